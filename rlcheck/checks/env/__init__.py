@@ -1,0 +1,5 @@
+"""Checks of family ENV."""
+
+from rlcheck.check import checks_in
+
+CHECKS = checks_in()

@@ -1,0 +1,5 @@
+"""Checks of family SYS."""
+
+from rlcheck.check import checks_in
+
+CHECKS = checks_in()

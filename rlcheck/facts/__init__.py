@@ -1,0 +1,1 @@
+"""Typed facts about a machine."""

@@ -1,0 +1,1 @@
+"""Collecting facts: the only code that touches the machine."""

@@ -1,0 +1,41 @@
+"""Which probe collects which section of the facts document, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from rlcheck.probes.context import ProbeContext
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One section of the facts and the function `module:collect` that collects it.
+
+    The function takes a `ProbeContext` and returns the section's value or a `Fact` of it. `deadline_s` bounds the
+    whole probe; what it starts must have deadlines of its own below that.
+    """
+
+    section: str
+    module: str
+    deadline_s: float = 10.0
+
+    def load(self) -> Callable[[ProbeContext], Any]:
+        """Import the probe; done only for the probes that run."""
+        return import_module(self.module).collect
+
+
+PROBES: tuple[Probe, ...] = (
+    Probe("platform", "rlcheck.probes.platform"),
+    Probe("environ", "rlcheck.probes.environ"),
+    Probe("python", "rlcheck.probes.python", deadline_s=30.0),
+    Probe("nvidia", "rlcheck.probes.nvidia"),
+    Probe("rocm", "rlcheck.probes.rocm"),
+    Probe("network", "rlcheck.probes.network"),
+    Probe("nccl", "rlcheck.probes.nccl"),
+    Probe("system", "rlcheck.probes.system"),
+    Probe("hub", "rlcheck.probes.hub"),
+    Probe("ray", "rlcheck.probes.ray"),
+)
