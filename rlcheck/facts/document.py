@@ -21,6 +21,7 @@ from rlcheck.facts.ray import RayFacts
 from rlcheck.facts.system import SystemFacts
 
 SCHEMA_VERSION = "1.0"
+_MAJOR = SCHEMA_VERSION.partition(".")[0]
 
 
 class Facts(Struct, frozen=True):
@@ -76,11 +77,10 @@ def decode(data: bytes, name: str = "facts") -> tuple[Facts, ...]:
         header = msgspec.json.decode(data, type=_Header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FactsError(f"{name}: not a facts file written by `rlcheck collect`: {error}") from None
-    major = header.schema_version.split(".")[0]
-    if major != SCHEMA_VERSION.split(".")[0]:
+    if header.schema_version.partition(".")[0] != _MAJOR:
         raise FactsError(
             f"{name}: facts schema {header.schema_version!r} cannot be read by this rlcheck (it reads "
-            f"{SCHEMA_VERSION.split('.')[0]}.x); judge it with the version that wrote it, or collect again"
+            f"{_MAJOR}.x); judge it with the version that wrote it, or collect again"
         )
     try:
         nodes = msgspec.json.decode(data, type=FactsFile).nodes
@@ -105,7 +105,7 @@ def resolve(facts: Facts, path: str) -> Missing | None:
     for part in path.split("."):
         if isinstance(here, dict):
             here = here.get(part, Fact())  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        elif part in getattr(here, "__struct_fields__", ()):
+        elif isinstance(here, msgspec.Struct) and part in here.__struct_fields__:
             here = getattr(here, part)
         else:
             raise KeyError(path)

@@ -1,0 +1,163 @@
+"""The `rlcheck` command: which sub-commands there are, and how errors end.
+
+Each command's module is imported when it runs, so that `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlcheck import __version__
+from rlcheck.cli import options as opt
+
+USAGE_ERROR = 2
+DOCTOR_FAILED = 3
+
+app = typer.Typer(
+    name="rlcheck",
+    help="A doctor for LLM reinforcement-learning training: finds what will stop a run, and names the fix.",
+    epilog="Exit codes: 0 healthy, 1 a check failed, 2 wrong options or unreadable input, 3 rlcheck itself failed.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class UserError(Exception):
+    """Something that the user can mend: one line, without a traceback, exit code 2."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rlcheck {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """A doctor for LLM reinforcement-learning training: finds what will stop a run, and names the fix."""
+
+
+@app.command()
+def env(
+    format: opt.FormatOption = opt.Format.TEXT,
+    output: opt.OutputOption = None,
+    strict: opt.StrictOption = False,
+    ignore: opt.IgnoreOption = None,
+    select: opt.SelectOption = None,
+    timeout: opt.TimeoutOption = 60.0,
+    facts: opt.FactsOption = None,
+    python: opt.PythonOption = "",
+    deep: opt.DeepOption = False,
+    fix: opt.FixOption = False,
+    dry_run: opt.DryRunOption = False,
+    yes: opt.YesOption = False,
+    verbose: opt.VerboseOption = False,
+    ascii_only: opt.AsciiOption = False,
+) -> None:
+    """Examine this machine: Python and packages, GPUs and driver, network, NCCL, limits, caches, Ray."""
+    from rlcheck.cli.env import EnvRequest, run_env
+
+    request = EnvRequest(
+        format=format,
+        output=output,
+        strict=strict,
+        ignore=tuple(ignore or ()),
+        select=tuple(select or ()),
+        timeout_s=timeout,
+        facts=facts,
+        python=python,
+        deep=deep,
+        fix=fix,
+        dry_run=dry_run,
+        yes=yes,
+        verbose=verbose,
+        ascii_only=ascii_only,
+    )
+    raise typer.Exit(run_env(request))
+
+
+@app.command()
+def collect(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; standard output without it.")
+    ] = None,
+    timeout: opt.TimeoutOption = 60.0,
+    python: opt.PythonOption = "",
+    deep: opt.DeepOption = False,
+) -> None:
+    """Record the facts of this machine as JSON, secrets removed, to be judged elsewhere with --facts."""
+    from rlcheck.cli.collect import run_collect
+
+    raise typer.Exit(run_collect(output, timeout, python, deep))
+
+
+@app.command()
+def merge(
+    files: Annotated[list[Path], typer.Argument(help="Facts files of several nodes.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; standard output without it.")
+    ] = None,
+) -> None:
+    """Put the facts files of several nodes into one."""
+    from rlcheck.cli.collect import run_merge
+
+    raise typer.Exit(run_merge(files, output))
+
+
+@app.command()
+def explain(
+    name: Annotated[str, typer.Argument(metavar="ID", help="A check (SYS001) or a playbook (shm-too-small).")],
+    ascii_only: opt.AsciiOption = False,
+) -> None:
+    """Show a check or a playbook in full: what happens, why, how to be sure, how to mend it."""
+    from rlcheck.cli.explain import run_explain
+
+    raise typer.Exit(run_explain(name, ascii_only))
+
+
+@app.command("list")
+def list_command(
+    format: opt.FormatOption = opt.Format.TEXT,
+    select: opt.SelectOption = None,
+) -> None:
+    """List every check with its family, the facts that it needs and its playbook."""
+    from rlcheck.cli.explain import run_list
+
+    raise typer.Exit(run_list(format, tuple(select or ())))
+
+
+def main() -> None:
+    """Run the command line; every way out is an exit code and at most one line of error."""
+    try:
+        app()
+    except UserError as error:
+        _end(f"rlcheck: {error}", USAGE_ERROR)
+    except KeyboardInterrupt:
+        _end("rlcheck: interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`rlcheck env | head`): nothing left to tell anybody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os._exit(0)
+    except Exception as error:
+        if os.environ.get("RLCHECK_TRACEBACK"):
+            raise
+        _end(
+            f"rlcheck: the doctor itself failed: {type(error).__name__}: {error} "
+            "(RLCHECK_TRACEBACK=1 shows where; please report it)",
+            DOCTOR_FAILED,
+        )
+
+
+def _end(message: str, code: int) -> None:
+    print(message, file=sys.stderr)  # noqa: T201
+    raise SystemExit(code)

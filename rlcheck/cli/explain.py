@@ -1,0 +1,120 @@
+"""`rlcheck explain` and `rlcheck list`: the knowledge itself, without looking at any machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+
+from rlcheck import doctor as clinic
+from rlcheck.check import Check
+from rlcheck.cli.app import UserError
+from rlcheck.cli.options import Format
+from rlcheck.playbook import Playbook, PlaybookError
+from rlcheck.report.wording import to_ascii
+
+
+def run_explain(name: str, ascii_only: bool) -> int:
+    """Print the page of a check, or a playbook.
+
+    Raises:
+        UserError: neither a check nor a playbook has this name.
+    """
+    doctor = clinic.summon()
+    by_id = {check.id: check for check in doctor.checks}
+    try:
+        if name.upper() in by_id:
+            check = by_id[name.upper()]
+            text = check_page(check) + "\n\n" + playbook_page(doctor.library.get(check.playbook))
+        else:
+            text = playbook_page(doctor.library.get(name.lower()))
+    except PlaybookError as error:
+        if name.upper() in by_id or name.lower() in doctor.library.ids():
+            raise UserError(str(error)) from None
+        raise UserError(f"nothing is called {name!r}{_nearest(name, (*by_id, *doctor.library.ids()))}") from None
+    sys.stdout.write((to_ascii(text) if ascii_only else text) + "\n")
+    return 0
+
+
+def run_list(format: Format, select: tuple[str, ...]) -> int:
+    """Print every check, as text or JSON.
+
+    Raises:
+        UserError: another format, or a selection that does not exist.
+    """
+    doctor = clinic.summon()
+    try:
+        checks = doctor.select(select)
+    except clinic.SelectionError as error:
+        raise UserError(str(error)) from None
+    if format is Format.JSON:
+        rows = [
+            {
+                "id": check.id,
+                "title": check.title,
+                "family": check.family,
+                "needs": check.needs,
+                "playbook": check.playbook,
+            }
+            for check in checks
+        ]
+        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+    elif format is Format.TEXT:
+        for check in checks:
+            sys.stdout.write(f"{check.id}  {check.title}\n")
+    else:
+        raise UserError(f"--format {format.value}: the list comes as text or json")
+    return 0
+
+
+def check_page(check: Check) -> str:
+    """A check's docstring as a page."""
+    summary = check.doc.strip().split("\n", 1)[0]
+    lines = [f"{check.id}  {check.title}", "", *_filled(summary)]
+    for heading in ("What it does", "Why it matters", "How to fix", "References"):
+        lines += ["", heading]
+        for paragraph in check.section(heading).splitlines():
+            lines += _filled(paragraph, "  ")
+    return "\n".join(lines)
+
+
+def playbook_page(playbook: Playbook) -> str:
+    """A playbook for a terminal: front matter in words, then its body."""
+    lines = [f"{playbook.id}  {playbook.title}", "", *_filled(playbook.cause)]
+    if playbook.verify:
+        lines += ["", "To be sure"]
+        for step in playbook.verify:
+            lines += [*(f"    {line}" for line in step.run.splitlines()), *_filled(step.expect, "      → ", "        ")]
+    if playbook.fixes:
+        lines += ["", "To mend it"]
+        for fix in playbook.fixes:
+            marks = [fix.safety, *(["as root"] if fix.needs_root else [])]
+            lines += _filled(f"{fix.title} ({', '.join(marks)})", "  - ", "    ")
+            lines += [f"      {line}" for line in fix.command.splitlines()]
+            if fix.destroys:
+                lines += _filled(f"would: {fix.destroys}", "      ")
+    lines += ["", playbook.body.strip()]
+    if playbook.sources:
+        lines += ["", "Sources", *(f"  {source.url}  {source.what}" for source in playbook.sources)]
+    basis = "" if playbook.basis == "sourced" else "; rests on general knowledge, not on a source"
+    return "\n".join([*lines, "", f"verified {playbook.verified}{basis}"])
+
+
+def _filled(text: str, first: str = "", rest: str | None = None) -> list[str]:
+    width = max(40, min(shutil.get_terminal_size().columns, 100))
+    return textwrap.wrap(
+        " ".join(text.split()),
+        width,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1, 0.5) or difflib.get_close_matches(name.upper(), known, 1, 0.5)
+    return f"; did you mean {near[0]}?" if near else "; `rlcheck list` names all checks"

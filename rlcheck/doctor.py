@@ -1,0 +1,151 @@
+"""One run of the doctor: which checks and probes, the facts, the findings, the report."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from rlcheck import __version__, engine
+from rlcheck.check import Check
+from rlcheck.checks import FAMILIES, builtin_checks, family_checks
+from rlcheck.config import Settings, waivers
+from rlcheck.facts.document import Facts
+from rlcheck.playbook import DIRECTORY, Library
+from rlcheck.plugins import Plugin, load_plugins
+from rlcheck.probes.registry import PROBES, Probe
+from rlcheck.report.headlines import family_lines
+from rlcheck.report.model import Report, exit_code, summarize
+
+
+class SelectionError(Exception):
+    """An ID or family that does not exist. The message names the nearest one."""
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """The checks, probes and playbooks of this installation, plug-ins included."""
+
+    checks: tuple[Check, ...]
+    probes: tuple[Probe, ...]
+    families: dict[str, str]
+    library: Library
+    notes: tuple[str, ...] = ()
+
+    def select(self, wanted: Iterable[str]) -> tuple[Check, ...]:
+        """The checks that `wanted` names by ID or family (all, when it names none).
+
+        Raises:
+            SelectionError: a name that is neither.
+        """
+        names = tuple(wanted)
+        for name in names:
+            self.require(name)
+        return tuple(c for c in self.checks if not names or c.id in names or c.family in names)
+
+    def require(self, name: str) -> None:
+        """Make sure that `name` is a check or a family.
+
+        Raises:
+            SelectionError: it is neither.
+        """
+        known = {*self.families, *(check.id for check in self.checks)}
+        if name not in known:
+            near = difflib.get_close_matches(name.upper(), sorted(known), 1)
+            hint = f"; did you mean {near[0]}?" if near else "; `rlcheck list` names them all"
+            raise SelectionError(f"no check or family {name!r}{hint}")
+
+    def probes_for(self, checks: Iterable[Check]) -> tuple[Probe, ...]:
+        """The probes whose sections these checks or the family headlines read."""
+        sections = {"platform", "environ"}
+        for check in checks:
+            for need in check.needs:
+                root, _, rest = need.partition(".")
+                sections.add(rest.partition(".")[0] if root == "plugins" else root)
+        return tuple(probe for probe in self.probes if probe.section in sections)
+
+
+def summon(families: tuple[str, ...] = tuple(FAMILIES)) -> Doctor:
+    """The doctor with the checks of `families` and whatever plug-ins bring."""
+    plugins, notes = load_plugins()
+    checks = builtin_checks() if len(families) == len(FAMILIES) else _checks_of(families)
+    merged, clashes = _merge(checks, plugins)
+    directories = (DIRECTORY, *(plugin.playbooks for plugin in plugins if plugin.playbooks is not None))
+    titles = dict(FAMILIES)
+    for plugin in plugins:
+        titles.update(plugin.families)
+    return Doctor(
+        checks=merged,
+        probes=(*PROBES, *(probe for plugin in plugins for probe in plugin.probes)),
+        families={**titles, **{c.family: titles.get(c.family, c.family) for c in merged}},
+        library=Library(tuple(Path(directory) for directory in directories)),
+        notes=notes + clashes,
+    )
+
+
+def examine(
+    doctor: Doctor,
+    nodes: tuple[Facts, ...],
+    checks: tuple[Check, ...],
+    settings: Settings,
+    *,
+    command: str,
+    ignore: tuple[str, ...] = (),
+    strict: bool = False,
+    started: float,
+) -> Report:
+    """Judge the facts of every node and make the report.
+
+    Args:
+        doctor: see `summon`.
+        nodes: the facts documents.
+        checks: what to check.
+        settings: of the user's settings file.
+        command: the rlcheck command, for the report's head.
+        ignore: IDs waived on the command line.
+        strict: warnings and what could not be made count as failures.
+        started: `time.perf_counter()` at the start of the command.
+
+    Raises:
+        SelectionError: an ignored ID does not exist.
+    """
+    ignored, notes = waivers(settings, ignore, date.today())
+    for id in ignored:
+        doctor.require(id)
+    strict = strict or settings.strict
+    found = tuple(f for facts in nodes for f in engine.judge(facts, checks, doctor.library, ignored))
+    ordered = engine.in_order(found, tuple(doctor.families))
+    summary = summarize(ordered)
+    return Report(
+        version=__version__,
+        command=command,
+        collected_at=nodes[0].collected_at if nodes else "",
+        nodes=tuple(facts.node for facts in nodes),
+        duration_ms=round((time.perf_counter() - started) * 1e3, 1),
+        strict=strict,
+        exit_code=exit_code(summary, strict),
+        summary=summary,
+        families=family_lines(nodes, ordered, doctor.families),
+        checks=ordered,
+        notes=doctor.notes + notes,
+    )
+
+
+def _checks_of(families: tuple[str, ...]) -> tuple[Check, ...]:
+    return tuple(check for family in families for check in family_checks(family))
+
+
+def _merge(checks: tuple[Check, ...], plugins: tuple[Plugin, ...]) -> tuple[tuple[Check, ...], tuple[str, ...]]:
+    """Add the plug-ins' checks; an ID that is taken is left out and noted."""
+    merged = {check.id: check for check in checks}
+    notes: list[str] = []
+    for plugin in plugins:
+        for check in plugin.checks:
+            if check.id in merged:
+                notes.append(f"plug-in {plugin.name}: check ID {check.id} is taken; that check is left out")
+            else:
+                merged[check.id] = check
+    return tuple(merged.values()), tuple(notes)

@@ -1,0 +1,105 @@
+"""Running checks over facts. Pure: no machine, no clock but the stop-watch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from rlcheck.check import Check, Verdict
+from rlcheck.facts.base import FactMissingError, Missing, MissingKind
+from rlcheck.facts.document import Facts, resolve
+from rlcheck.playbook import Library, PlaybookError, fill
+from rlcheck.report.model import PROBLEMS, STATUS_ORDER, Finding, Fix, Waiver
+
+
+def judge(
+    facts: Facts, checks: Iterable[Check], library: Library, waivers: Mapping[str, Waiver] | None = None
+) -> tuple[Finding, ...]:
+    """Run `checks` over the facts of one node; one finding each, in the order given."""
+    waivers = waivers or {}
+    return tuple(_judge_one(check, facts, library, waivers.get(check.id)) for check in checks)
+
+
+def _judge_one(check: Check, facts: Facts, library: Library, waiver: Waiver | None) -> Finding:
+    started = time.perf_counter()
+    verdict = _verdict(check, facts)
+    problem = verdict.status in PROBLEMS or verdict.status == "info"
+    return Finding(
+        id=check.id,
+        title=check.title,
+        family=check.family,
+        status=verdict.status,
+        message=verdict.message,
+        expected=verdict.expected,
+        found=verdict.found,
+        details=verdict.details,
+        why=_first_sentence(check.section("Why it matters")) if problem else "",
+        evidence=verdict.evidence,
+        node=facts.node,
+        playbook=check.playbook,
+        fixes=_fixes(check, verdict, library) if verdict.status in ("fail", "warn", "info") else (),
+        caused_by=check.caused_by,
+        duration_ms=round((time.perf_counter() - started) * 1e3, 3),
+        waived=waiver if verdict.status in PROBLEMS else None,
+    )
+
+
+def _verdict(check: Check, facts: Facts) -> Verdict:
+    """The check's verdict; what it needs and lacks is *skip* or *unknown*, its own failure *error*. Never raises."""
+    try:
+        for path in check.needs:
+            missing = resolve(facts, path)
+            if missing is not None:
+                return _without(missing)
+        return check.judge(facts)
+    except FactMissingError as error:
+        return _without(error.missing)
+    except Exception as error:
+        return Verdict(status="error", message=f"the check itself failed: {type(error).__name__}: {error}")
+
+
+def _without(missing: Missing) -> Verdict:
+    if missing.kind is MissingKind.ABSENT:
+        return Verdict(status="skip", message=missing.reason)
+    return Verdict(status="unknown", message=f"could not look: {missing.reason}")
+
+
+def _fixes(check: Check, verdict: Verdict, library: Library) -> tuple[Fix, ...]:
+    try:
+        recipes = library.get(check.playbook).fixes
+    except PlaybookError:
+        return ()
+    return tuple(fill(recipe, verdict.params) for recipe in recipes)
+
+
+def _first_sentence(text: str) -> str:
+    head = text.split("\n", 1)[0]
+    end = head.find(". ")
+    return head if end < 0 else head[: end + 1]
+
+
+def in_order(findings: Sequence[Finding], families: Sequence[str]) -> tuple[Finding, ...]:
+    """The findings with what to mend first at the top: by severity, but never before what causes them."""
+
+    def rank(finding: Finding) -> tuple[int, int, str, str]:
+        family = families.index(finding.family) if finding.family in families else len(families)
+        waived = len(STATUS_ORDER) if finding.waived else 0
+        return STATUS_ORDER.index(finding.status) + waived, family, finding.id, finding.node
+
+    problems = {(f.id, f.node): f for f in findings if f.is_problem}
+    placed: dict[tuple[str, str], Finding] = {}
+
+    def place(finding: Finding, path: tuple[str, ...] = ()) -> None:
+        key = (finding.id, finding.node)
+        if key in placed:
+            return
+        if key in problems:
+            for cause in finding.caused_by:
+                cause_finding = problems.get((cause, finding.node))
+                if cause_finding is not None and cause not in path:
+                    place(cause_finding, (*path, finding.id))
+        placed.setdefault(key, finding)
+
+    for finding in sorted(findings, key=rank):
+        place(finding)
+    return tuple(placed.values())

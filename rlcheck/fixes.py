@@ -1,0 +1,136 @@
+"""Applying safe fixes: show, ask, do, look again.
+
+Environment fixes go into a file to be sourced, since no program can change the shell that started it; the second look
+is taken with them set.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+import msgspec
+
+from rlcheck.probes.context import ProbeContext
+from rlcheck.report.model import Finding, Fix, Report
+
+ENV_FILE = "rlcheck.env.sh"
+_FIX_TIMEOUT_S = 60.0
+
+
+class FixError(Exception):
+    """A fix that cannot be applied. The message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One safe fix of one finding."""
+
+    finding: Finding
+    fix: Fix
+
+
+def plan(report: Report) -> tuple[Step, ...]:
+    """The first safe and complete fix of every problem that has one."""
+    steps: list[Step] = []
+    for finding in report.checks:
+        if finding.is_problem:
+            ready = [f for f in finding.fixes if f.safety == "safe" and f.complete and f.kind in ("env", "shell")]
+            steps.extend(Step(finding, fix) for fix in ready[:1] if not fix.needs_root)
+    return tuple(steps)
+
+
+def carry_out(steps: tuple[Step, ...], *, dry_run: bool, yes: bool) -> tuple[str, ...]:
+    """Show the steps, ask, apply them; return what was done, one line each (nothing: nothing was done).
+
+    Raises:
+        FixError: nobody is there to be asked, or a step failed.
+    """
+    if not steps:
+        sys.stderr.write("rlcheck: no safe fix applies; the report names the others\n")
+        return ()
+    for step in steps:
+        sys.stderr.write(
+            f"{step.finding.id}  {step.fix.title}\n    {step.fix.command.replace(chr(10), chr(10) + '    ')}\n"
+        )
+    if dry_run:
+        sys.stderr.write("rlcheck: dry run, nothing was changed\n")
+        return ()
+    if not yes:
+        _confirm(len(steps))
+    return (*(_run(step) for step in steps if step.fix.kind == "shell"), *_write_environment(steps))
+
+
+def context_after(steps: tuple[Step, ...], context: ProbeContext) -> ProbeContext:
+    """The machine as it is for a shell that sourced the environment file."""
+    environ = dict(context.environ)
+    for step in steps:
+        if step.fix.kind == "env":
+            for name, value in _assignments(step.fix.command):
+                if value is None:
+                    environ.pop(name, None)
+                else:
+                    environ[name] = Template(value).safe_substitute(environ)
+    return ProbeContext(context.root, environ, context.python, context.deep)
+
+
+def with_changes(before: Report, after: Report, done: tuple[str, ...]) -> Report:
+    """The second report, with notes on what was done and which findings changed."""
+    old = {(f.id, f.node): f.status for f in before.checks}
+    changes = tuple(
+        f"{f.id}: {old[f.id, f.node]} → {f.status}"
+        for f in after.checks
+        if old.get((f.id, f.node), f.status) != f.status
+    )
+    return msgspec.structs.replace(after, notes=(*after.notes, *done, *(changes or ("no finding changed",))))
+
+
+def _confirm(count: int) -> None:
+    if not sys.stdin.isatty():
+        raise FixError("--fix asks before it changes anything, and there is no terminal here; add --yes or --dry-run")
+    sys.stderr.write(f"Apply {'this fix' if count == 1 else f'these {count} fixes'}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise FixError("nothing was changed")
+
+
+def _run(step: Step) -> str:
+    try:
+        result = subprocess.run(
+            ["bash", "-c", step.fix.command], capture_output=True, text=True, timeout=_FIX_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FixError(f"{step.finding.id}: {step.fix.command!r} did not run: {error}") from None
+    if result.returncode:
+        raise FixError(f"{step.finding.id}: {step.fix.command!r} failed: {result.stderr.strip()[:300]}")
+    return f"{step.finding.id}: ran {step.fix.command}"
+
+
+def _write_environment(steps: tuple[Step, ...]) -> tuple[str, ...]:
+    commands = [step.fix.command for step in steps if step.fix.kind == "env"]
+    if not commands:
+        return ()
+    path = Path(ENV_FILE)
+    text = "# Written by `rlcheck env --fix`; source it in the shell or job script that starts the run.\n"
+    try:
+        path.write_text(text + "\n".join(commands) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise FixError(f"{os.path.abspath(path)}: cannot be written: {error.strerror}") from None
+    return (f"wrote {ENV_FILE}; `source ./{ENV_FILE}` sets it for a shell (the second look was taken with it)",)
+
+
+def _assignments(command: str) -> list[tuple[str, str | None]]:
+    """The variables that lines like `export A=1` and `unset B` set (None: unset)."""
+    result: list[tuple[str, str | None]] = []
+    for line in command.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["export"]:
+            result.extend((name, value) for name, _, value in (word.partition("=") for word in words[1:]))
+        elif words[:1] == ["unset"]:
+            result.extend((name, None) for name in words[1:])
+    return result

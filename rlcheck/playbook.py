@@ -1,0 +1,151 @@
+"""Playbooks: what a problem is, how to be sure, how to mend it. Read from `playbooks/*.md`, never written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from playbooks import DIRECTORY
+from rlcheck.facts.base import Struct
+from rlcheck.report.model import Fix
+
+_PARAMETER = re.compile(r"\{\{(\w+)\}\}")
+
+
+class PlaybookError(Exception):
+    """A playbook that does not exist or does not hold to the schema. The message names the file."""
+
+
+class Verify(Struct, frozen=True, forbid_unknown_fields=True):
+    """A command that shows the problem, and what to look for in what it prints."""
+
+    run: str
+    expect: str
+
+
+class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
+    """A fix before its parameters are filled in; `{{name}}` in `command` stands for one."""
+
+    title: str
+    kind: Literal["env", "config", "package", "shell", "advice"]
+    safety: Literal["safe", "unsafe"]
+    needs_root: bool = False
+    command: str = ""
+    destroys: str = ""
+
+
+class Source(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where it is proved."""
+
+    url: str
+    what: str
+
+
+class Signature(Struct, frozen=True, forbid_unknown_fields=True):
+    """A pattern of a log line; `literal` must be in the line before the pattern is tried."""
+
+    pattern: str
+    literal: str = ""
+
+
+class Playbook(Struct, frozen=True, forbid_unknown_fields=True):
+    """One problem. `body` is the Markdown below the front matter."""
+
+    id: str
+    title: str
+    families: tuple[str, ...]
+    cause: str
+    verified: str
+    checks: tuple[str, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    relations: dict[str, tuple[str, ...]] = {}
+    verify: tuple[Verify, ...] = ()
+    fixes: tuple[Recipe, ...] = ()
+    versions: str | dict[str, str] = "any"
+    sources: tuple[Source, ...] = ()
+    basis: Literal["sourced", "general"] = "sourced"
+    body: str = ""
+
+
+class Library:
+    """The playbooks of the doctor and of its plug-ins, read one at a time when they are asked for."""
+
+    def __init__(self, directories: Iterable[Path] = (DIRECTORY,)) -> None:
+        self._directories = tuple(directories)
+        self._loaded: dict[str, Playbook] = {}
+
+    def ids(self) -> tuple[str, ...]:
+        """The IDs of all playbooks, sorted."""
+        return tuple(sorted({path.stem for directory in self._directories for path in directory.glob("*.md")}))
+
+    def get(self, playbook_id: str) -> Playbook:
+        """The playbook with this ID.
+
+        Raises:
+            PlaybookError: no such playbook, or its file does not hold to the schema.
+        """
+        if playbook_id not in self._loaded:
+            for directory in self._directories:
+                path = directory / f"{playbook_id}.md"
+                if path.is_file():
+                    self._loaded[playbook_id] = load(path)
+                    break
+            else:
+                raise PlaybookError(f"no playbook {playbook_id!r}")
+        return self._loaded[playbook_id]
+
+
+def load(path: Path) -> Playbook:
+    """Read one playbook file.
+
+    Raises:
+        PlaybookError: no front matter, or front matter that does not hold to the schema.
+    """
+    import yaml  # only when a finding needs it: it costs a tenth of the whole command
+
+    parts = path.read_text(encoding="utf-8").split("---\n", 2)
+    if len(parts) != 3 or parts[0]:
+        raise PlaybookError(f"{path.name}: no front matter between two '---' lines")
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is left out of some builds of PyYAML
+    try:
+        front: Any = yaml.load(parts[1], Loader=loader)
+        front["verified"] = str(front.get("verified", ""))
+        playbook = msgspec.convert({**front, "body": parts[2].strip() + "\n"}, Playbook)
+    except (yaml.YAMLError, msgspec.ValidationError, TypeError, AttributeError) as error:
+        raise PlaybookError(f"{path.name}: {' '.join(str(error).split())}") from None
+    if playbook.id != path.stem:
+        raise PlaybookError(f"{path.name}: its id is {playbook.id!r}; file name and id must agree")
+    return playbook
+
+
+def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
+    """A fix with its parameters in place, quoted for a shell since they come from facts that anybody may have written.
+
+    A parameter that is not known becomes `<name>` and the fix is not complete.
+    """
+    complete = True
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal complete
+        value = params.get(match.group(1))
+        if value is None:
+            complete = False
+            return f"<{match.group(1)}>"
+        return shlex.quote(value)
+
+    command = _PARAMETER.sub(replace, recipe.command)
+    title = _PARAMETER.sub(lambda match: params.get(match.group(1), f"<{match.group(1)}>"), recipe.title)
+    return Fix(
+        title=title,
+        kind=recipe.kind,
+        safety=recipe.safety,
+        needs_root=recipe.needs_root,
+        command=command.strip(),
+        destroys=recipe.destroys,
+        complete=complete,
+    )

@@ -1,0 +1,55 @@
+"""The report as JUnit XML: a test suite for each node, a test case for each check."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from rlcheck.report.model import Finding, Report
+from rlcheck.report.wording import clean, waiver_text
+
+
+def render_junit(report: Report) -> str:
+    """What failed is a failure (with --strict: what warned, too), what broke an error, what did not apply skipped."""
+    root = ElementTree.Element("testsuites", name=f"rlcheck {report.command}")
+    for node in report.nodes:
+        findings = [finding for finding in report.checks if finding.node == node]
+        cases = [_case(finding, report.strict) for finding in findings]
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=clean(node) or "node",
+            tests=str(len(cases)),
+            failures=str(sum(case.find("failure") is not None for case in cases)),
+            errors=str(sum(case.find("error") is not None for case in cases)),
+            skipped=str(sum(case.find("skipped") is not None for case in cases)),
+            time=f"{sum(finding.duration_ms for finding in findings) / 1e3:.6f}",
+            timestamp=report.collected_at[:19],
+            hostname=clean(node) or "node",
+        )
+        suite.extend(cases)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _case(finding: Finding, strict: bool) -> ElementTree.Element:
+    case = ElementTree.Element(
+        "testcase",
+        classname=f"rlcheck.{finding.family}",
+        name=f"{finding.id} {clean(finding.title)}",
+        time=f"{finding.duration_ms / 1e3:.6f}",
+    )
+    fails = finding.status == "fail" or (strict and finding.status in ("warn", "unknown"))
+    message = clean(finding.message)
+    if finding.waived is not None:
+        ElementTree.SubElement(case, "skipped", message=clean(waiver_text(finding)))
+    elif finding.status == "error":
+        ElementTree.SubElement(case, "error", message=message, type="error")
+    elif fails:
+        element = ElementTree.SubElement(case, "failure", message=message, type=finding.status)
+        element.text = clean("\n".join((*finding.details, *(fix.command or fix.title for fix in finding.fixes))))
+    elif finding.status in ("skip", "unknown"):
+        ElementTree.SubElement(case, "skipped", message=message)
+    elif finding.status in ("warn", "info"):
+        output = ElementTree.SubElement(case, "system-out")
+        output.text = f"{finding.status}: {message}"
+    return case

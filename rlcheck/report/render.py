@@ -1,0 +1,39 @@
+"""From a report to text in one of the formats."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+import msgspec
+
+from rlcheck.report.model import Report
+
+
+def render(report: Report, format: str, out: TextIO, *, verbose: bool = False, ascii_only: bool = False) -> None:
+    """Write `report` to `out`.
+
+    Args:
+        report: what to show, already redacted.
+        format: text, json, markdown, junit or sarif.
+        out: where to.
+        verbose: text and markdown also show what passed and what was skipped.
+        ascii_only: text without any character outside ASCII.
+    """
+    if format == "text":
+        from rlcheck.report.text import render_text
+
+        render_text(report, out, verbose=verbose, ascii_only=ascii_only)
+    elif format == "json":
+        out.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+    elif format == "markdown":
+        from rlcheck.report.markdown import render_markdown
+
+        out.write(render_markdown(report, verbose))
+    elif format == "junit":
+        from rlcheck.report.junit import render_junit
+
+        out.write(render_junit(report))
+    else:
+        from rlcheck.report.sarif import render_sarif
+
+        out.write(render_sarif(report))

@@ -1,0 +1,171 @@
+"""The report on a terminal: a line for each family, details only where something is wrong."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator
+from typing import TextIO
+
+from rlcheck.report.model import Finding, Fix, Report
+from rlcheck.report.wording import ASCII_SYMBOLS, SYMBOLS, caution, clean, counts, to_ascii, verdict, waiver_text
+
+_STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "red", "unknown": "magenta", "error": "red"}
+_CODES = {"green": "32", "cyan": "36", "yellow": "33", "red": "31", "magenta": "35", "bold": "1"}
+_MAX_DETAILS = 6
+_MAX_FIXES = 2
+_LABEL_WIDTH = 10
+_MIN_WIDTH, _MAX_WIDTH = 40, 120
+
+
+class _Page:
+    """Where lines go: knows the width, whether there are colours, and which characters may be used."""
+
+    def __init__(self, out: TextIO, ascii_only: bool) -> None:
+        self._out = out
+        terminal = out.isatty()
+        encoding = (out.encoding or "ascii").lower().replace("-", "")
+        self.ascii = ascii_only or not encoding.startswith("utf")
+        self._colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        # A pipe has no width: lines stay whole there, so that grep finds them.
+        self.width = _terminal_width() if terminal else 0
+        self.symbols = ASCII_SYMBOLS if self.ascii else SYMBOLS
+
+    def paint(self, text: str, style: str) -> str:
+        """`text` in a colour, if there are any."""
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self._colour and style in _CODES else text
+
+    def plain(self, text: str) -> str:
+        """`text` in characters that the terminal has and that do nothing but show."""
+        text = clean(text)
+        return to_ascii(text) if self.ascii else text
+
+    def write(self, line: str = "") -> None:
+        """One line, ready made."""
+        self._out.write(line + "\n")
+
+    def wrapped(self, first: str, text: str, indent: int) -> None:
+        """`text` after `first` (which takes `indent` columns), continued below itself."""
+        lines = self.wrap(text, indent)
+        self.write(first + lines[0])
+        for line in lines[1:]:
+            self.write(" " * indent + line)
+
+    def wrap(self, text: str, indent: int) -> list[str]:
+        """`text` cut to the width that is left beside `indent`; at least one line."""
+        text = self.plain(" ".join(text.split()))
+        if not self.width:
+            return [text]
+        return textwrap.wrap(text, max(20, self.width - indent), break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def render_text(report: Report, out: TextIO, *, verbose: bool = False, ascii_only: bool = False) -> None:
+    """Write the report for a reader at a terminal or behind a pipe."""
+    page = _Page(out, ascii_only)
+    for node in report.nodes:
+        _node(page, report, node, verbose)
+    _footer(page, report, verbose)
+
+
+def _terminal_width() -> int:
+    try:
+        columns = int(os.environ.get("COLUMNS", "") or os.get_terminal_size(1).columns)
+    except (OSError, ValueError):
+        columns = 80
+    return max(_MIN_WIDTH, min(columns, _MAX_WIDTH))
+
+
+def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
+    page.write(page.paint(page.plain(f"rlcheck {report.version}  {report.command}  {node}"), "bold"))
+    page.write()
+    families = [line for line in report.families if line.node == node]
+    title_width = max((len(line.title) for line in families), default=0)
+    for line in families:
+        mine = [f for f in report.checks if f.family == line.family and f.node == node]
+        symbol = page.paint(f"[{page.symbols[line.status]}]", _STYLES.get(line.status, ""))
+        page.wrapped(f"{symbol} {page.plain(line.title):{title_width}}  ", line.headline, title_width + 6)
+        for finding in mine:
+            _finding(page, finding, verbose)
+
+
+def _finding(page: _Page, finding: Finding, verbose: bool) -> None:
+    if finding.is_problem and finding.status in ("fail", "warn"):
+        _problem(page, finding, verbose)
+    elif finding.is_problem:
+        _one_line(page, finding, f"{finding.title}: {finding.message}")
+    elif finding.waived is not None:
+        _one_line(page, finding, f"{finding.message} ({waiver_text(finding)})")
+    elif verbose:
+        time = f" [{finding.duration_ms:.1f} ms]" if finding.duration_ms >= 1 else ""
+        _one_line(page, finding, f"{finding.title}: {finding.message}{time}")
+
+
+def _one_line(page: _Page, finding: Finding, text: str) -> None:
+    symbol = page.paint(page.symbols[finding.status], _STYLES.get(finding.status, ""))
+    page.wrapped(f"    {symbol} {finding.id}  ", text, 14)
+
+
+def _problem(page: _Page, finding: Finding, verbose: bool) -> None:
+    symbol = page.paint(page.symbols[finding.status], _STYLES[finding.status])
+    head = page.paint(f"{finding.id}  ", "bold")
+    lines = page.wrap(finding.title if finding.expected else finding.message, 14)
+    page.write(f"    {symbol} {head}{page.paint(lines[0], 'bold')}")
+    for line in lines[1:]:
+        page.write(" " * 14 + page.paint(line, "bold"))
+    for label, text in _facts(finding):
+        _labelled(page, label, text)
+    shown = finding.details if verbose else finding.details[:_MAX_DETAILS]
+    for detail in shown:
+        _labelled(page, "", f"{'-' if page.ascii else '•'} {detail}")
+    if len(shown) < len(finding.details):
+        _labelled(page, "", f"… {len(finding.details) - len(shown)} more (-v shows them)")
+    if finding.why:
+        _labelled(page, "why", finding.why)
+    _fixes(page, finding, verbose)
+    if verbose:
+        for item in finding.evidence:
+            source = f" ({item.source})" if item.source else ""
+            _labelled(page, "evidence", f"{item.fact} = {item.value}{source}")
+    _labelled(page, "more", f"rlcheck explain {finding.playbook or finding.id}")
+    page.write()
+
+
+def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
+    if finding.expected:
+        yield "expected", finding.expected
+        yield "found", finding.found
+    generic = f"expected {finding.expected}, found {finding.found}"
+    if finding.expected and finding.message != generic:
+        yield "that is", finding.message
+
+
+def _labelled(page: _Page, label: str, text: str) -> None:
+    page.wrapped(f"      {label:{_LABEL_WIDTH}}", text, 6 + _LABEL_WIDTH)
+
+
+def _fixes(page: _Page, finding: Finding, verbose: bool) -> None:
+    shown = finding.fixes if verbose else finding.fixes[:_MAX_FIXES]
+    for index, fix in enumerate(shown):
+        _fix(page, "fix" if index == 0 else "or", fix)
+    if len(shown) < len(finding.fixes):
+        _labelled(page, "", f"({len(finding.fixes) - len(shown)} more: see below)")
+
+
+def _fix(page: _Page, label: str, fix: Fix) -> None:
+    note = caution(fix)
+    _labelled(page, label, f"{fix.title} ({note})" if note else fix.title)
+    for line in fix.command.splitlines():
+        # Never cut: a command must survive being copied, however long it is.
+        page.write(" " * (8 + _LABEL_WIDTH) + page.plain(line))
+
+
+def _footer(page: _Page, report: Report, verbose: bool) -> None:
+    if not any(f.is_problem and f.status in ("fail", "warn") for f in report.checks):
+        page.write()
+    for note in report.notes:
+        page.wrapped("note: ", note, 6)
+    seconds = f" in {report.duration_ms / 1e3:.2f} s" if report.duration_ms else ""
+    page.wrapped("", f"{counts(report)}{seconds}", 0)
+    page.wrapped("", verdict(report), 0)
+    if report.summary.info and not verbose:
+        page.wrapped("", f"-v shows the {report.summary.info} worth knowing and everything that passed", 0)
