@@ -26,14 +26,26 @@ def run_explain(name: str, ascii_only: bool) -> int:
     try:
         if name.upper() in by_id:
             check = by_id[name.upper()]
-            text = check_page(check) + "\n\n" + playbook_page(doctor.library.get(check.playbook))
+            playbook = doctor.library.get(check.playbook)
+            head = check_page(check) + "\n\n"
         else:
-            text = playbook_page(doctor.library.get(name.lower()))
+            playbook = doctor.library.get(name.lower())
+            head = ""
     except PlaybookError as error:
         if name.upper() in by_id or name.lower() in doctor.library.ids():
             raise UserError(str(error)) from None
         raise UserError(f"nothing is called {name!r}{_nearest(name, (*by_id, *doctor.library.ids()))}") from None
-    sys.stdout.write((to_ascii(text) if ascii_only else text) + "\n")
+    before, body, after = head + playbook_head(playbook), playbook.body, playbook_tail(playbook)
+    if sys.stdout.isatty() and not ascii_only:
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        sys.stdout.write(before + "\n\n")
+        Console(width=_width()).print(Markdown(body))
+        sys.stdout.write("\n" + after + "\n")
+    else:
+        text = f"{before}\n\n{body.strip()}\n\n{after}\n"
+        sys.stdout.write(to_ascii(text) if ascii_only else text)
     return 0
 
 
@@ -79,8 +91,8 @@ def check_page(check: Check) -> str:
     return "\n".join(lines)
 
 
-def playbook_page(playbook: Playbook) -> str:
-    """A playbook for a terminal: front matter in words, then its body."""
+def playbook_head(playbook: Playbook) -> str:
+    """What stands above a playbook's body: the cause, how to be sure, what to type."""
     lines = [f"{playbook.id}  {playbook.title}", "", *_filled(playbook.cause)]
     if playbook.verify:
         lines += ["", "To be sure"]
@@ -94,23 +106,31 @@ def playbook_page(playbook: Playbook) -> str:
             lines += [f"      {line}" for line in fix.command.splitlines()]
             if fix.destroys:
                 lines += _filled(f"would: {fix.destroys}", "      ")
-    lines += ["", playbook.body.strip()]
-    if playbook.sources:
-        lines += ["", "Sources", *(f"  {source.url}  {source.what}" for source in playbook.sources)]
+    return "\n".join(lines)
+
+
+def playbook_tail(playbook: Playbook) -> str:
+    """What stands below a playbook's body: sources, and when it was verified."""
+    lines = ["Sources"] if playbook.sources else []
+    for source in playbook.sources:
+        lines += [f"  {source.url}", *_filled(source.what, "    ")]
     basis = "" if playbook.basis == "sourced" else "; rests on general knowledge, not on a source"
     return "\n".join([*lines, "", f"verified {playbook.verified}{basis}"])
 
 
 def _filled(text: str, first: str = "", rest: str | None = None) -> list[str]:
-    width = max(40, min(shutil.get_terminal_size().columns, 100))
     return textwrap.wrap(
         " ".join(text.split()),
-        width,
+        _width(),
         initial_indent=first,
         subsequent_indent=first if rest is None else rest,
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def _width() -> int:
+    return max(40, min(shutil.get_terminal_size().columns, 100))
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:

@@ -1,0 +1,60 @@
+"""Files and functions stay small enough to be read in one go."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("rlcheck", "trainer", "playbooks")
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 50
+
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=relative)
+def test_file_is_short(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= MAX_FILE_LINES, f"{relative(path)} has {lines} lines; cut it along its topics"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_functions_are_short(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    # The page of a check is its docstring: it is prose, not code to be held in mind.
+    long = {
+        f"{relative(path)}:{node.lineno} {node.name}": span
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (span := _code_lines(node)) > MAX_FUNCTION_LINES
+    }
+    assert not long
+
+
+def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = node.body
+    assert node.end_lineno is not None
+    span = node.end_lineno - node.lineno + 1
+    first = body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        assert first.end_lineno is not None
+        span -= first.end_lineno - first.lineno + 1
+    return span
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_no_feature_probing(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    probes = [
+        f"{relative(path)}:{node.lineno}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr"
+    ]
+    assert not probes
