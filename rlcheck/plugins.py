@@ -79,7 +79,7 @@ def _holds(values: Any, wanted: type) -> bool:
 
 
 def _any_declared(directories: Iterable[str]) -> bool:
-    """Whether any distribution's entry points mention our group: a look at the files that `entry_points` would parse."""
+    """Whether the entry points of any distribution mention our group: a look at what `entry_points` would parse."""
     wanted = GROUP.encode()
     for directory in directories:
         try:
