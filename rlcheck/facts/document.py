@@ -6,6 +6,7 @@ with those of other nodes, and judged anywhere.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
 from rlcheck.facts.gpu import NvidiaFacts, RocmFacts
 from rlcheck.facts.hub import HubFacts
+from rlcheck.facts.hygiene import refuse_giants
 from rlcheck.facts.nccl import NcclFacts
 from rlcheck.facts.network import NetworkFacts
 from rlcheck.facts.platform import PlatformFacts
@@ -22,6 +24,7 @@ from rlcheck.facts.system import SystemFacts
 
 SCHEMA_VERSION = "1.0"
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
+_LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 class Facts(Struct, frozen=True):
@@ -75,19 +78,25 @@ def decode(data: bytes, name: str = "facts") -> tuple[Facts, ...]:
     """
     try:
         header = msgspec.json.decode(data, type=_Header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise FactsError(f"{name}: not a facts file written by `rlcheck collect`: {error}") from None
     if header.schema_version.partition(".")[0] != _MAJOR:
         raise FactsError(
-            f"{name}: facts schema {header.schema_version!r} cannot be read by this rlcheck (it reads "
+            f"{name}: facts schema {header.schema_version[:20]!r} cannot be read by this rlcheck (it reads "
             f"{_MAJOR}.x); judge it with the version that wrote it, or collect again"
         )
     try:
         nodes = msgspec.json.decode(data, type=FactsFile).nodes
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if _LONG_NUMBER.search(data):
+            refuse_giants(msgspec.json.decode(data))
+    except (ValueError, RecursionError) as error:
         raise FactsError(f"{name}: damaged facts file: {error}; collect again") from None
     if not nodes:
         raise FactsError(f"{name}: no node in this facts file; collect again")
+    names = [facts.node for facts in nodes]
+    if len(set(names)) < len(names):
+        twice = next(node for node in names if names.count(node) > 1)
+        raise FactsError(f"{name}: node {twice!r} is recorded twice; leave one of them out")
     return nodes
 
 

@@ -29,8 +29,10 @@ class Extension(Struct, frozen=True):
     """A compiled file of a distribution and what the dynamic linker will ask of it, read from the ELF file.
 
     `needed` are its NEEDED libraries, `unresolved_libs` those of them found nowhere the linker would look.
-    `unresolved_symbols` are the mangled c10/at/torch symbols that no library of the installed torch defines.
-    `cxx11_abi` is "new", "old" or "" when no symbol shows it. `cuda_major` comes from NEEDED libcudart.so.N and the like.
+    `unresolved_symbols` are the mangled c10/at/torch symbols that no library of the installed torch defines (the first
+    of them; `num_unresolved_symbols` counts all).
+    `cxx11_abi` is "new", "old" or "" when no symbol shows it. `cuda_major` comes from NEEDED libcudart.so.N and the
+    like, and is 0 when there is none.
     `uses_numpy_1` says that it was compiled against NumPy 1.x's C API.
     """
 
@@ -39,6 +41,7 @@ class Extension(Struct, frozen=True):
     needed: tuple[str, ...] = ()
     unresolved_libs: tuple[str, ...] = ()
     unresolved_symbols: tuple[str, ...] = ()
+    num_unresolved_symbols: int = 0
     cxx11_abi: str = ""
     cuda_major: int = 0
     uses_numpy_1: bool = False
@@ -60,7 +63,10 @@ class TorchFacts(Struct, frozen=True):
 
 
 class ImportTest(Struct, frozen=True):
-    """The outcome of importing one module in a process of its own (`--deep`). `signal` is 0 unless it was killed."""
+    """The outcome of importing one module in a process of its own (`--deep`). `signal` is 0 unless it was killed.
+
+    `last_line` is the last line of the traceback with the cause that the exception names, or what a crash left behind.
+    """
 
     module: str
     seconds: float
@@ -76,6 +82,9 @@ class PythonFacts(Struct, frozen=True):
     `kind` is venv, conda, system or user. `shadowed` maps an import name to the places that provide it when the first
     on `sys.path` is not its distribution's. `owners` maps an import name to the distributions that install files
     below it, when there is more than one. `marker_environment` is what PEP 508 markers are evaluated in.
+    `leftovers` are lines `path: what it is`. `pip_config` are lines `source: section.key = value`, credentials masked.
+    `platform_tags_libc` is like "glibc 2.36", or "musl". `imports` is absent unless `--deep` was given.
+    `errors` maps a part of the examination that broke down to the reason, e.g. "extensions"; that part is then empty.
     """
 
     executable: str = ""
@@ -100,3 +109,4 @@ class PythonFacts(Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
     torch: Fact[TorchFacts] = Fact()
     imports: Fact[tuple[ImportTest, ...]] = Fact()
+    errors: dict[str, str] = {}

@@ -7,6 +7,7 @@ environment and a set of commands, and a hostile machine can do no more than mak
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,10 @@ _KIND_BY_ERRNO = {
     errno.EPERM: MissingKind.PERMISSION,
 }
 READ_LIMIT_BYTES = 4 << 20
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def os_error(error: OSError, path: str) -> Fact[Any]:
@@ -64,8 +69,9 @@ class ProbeContext:
     def read_text(self, path: str, limit: int = READ_LIMIT_BYTES) -> Fact[str]:
         """The text of a file, undecodable bytes replaced, at most `limit` bytes of it."""
         try:
-            with open(self.path(path), "rb") as file:
-                return known(file.read(limit).decode("utf-8", "replace"))
+            # Without waiting: a pipe that nobody writes to must not look like a slow file.
+            with open(self.path(path), "rb", opener=_open_without_waiting) as file:
+                return known((file.read(limit) or b"").decode("utf-8", "replace"))
         except OSError as error:
             return os_error(error, path)
         except ValueError as error:  # a NUL in a path that came from the environment
@@ -126,7 +132,8 @@ class ProbeContext:
         For what can get stuck in the kernel. The payload arrives on its standard input as JSON. A child that hangs or
         dies gives the lines that it printed before; the caller reports what did not come as missing.
         """
-        return stream_child(script, msgspec.json.encode(payload), self.child_environ(), timeout_s)
+        data = json.dumps(msgspec.to_builtins(payload)).encode()
+        return stream_child(script, data, self.child_environ(), timeout_s)
 
     def child_environ(self) -> dict[str, str]:
         """The environment for commands: ours, with messages in English and no colours."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 from rlcheck import __version__
 from rlcheck.facts.base import Fact, MissingKind, known, missing
 from rlcheck.facts.document import SECTIONS, Facts, not_collected
+from rlcheck.facts.hygiene import made_safe
 from rlcheck.probes.context import ProbeContext
 from rlcheck.probes.registry import Probe
 
@@ -35,9 +36,14 @@ def gather(
     done: queue.SimpleQueue[tuple[str, Fact[Any]]] = queue.SimpleQueue()
     deadlines: dict[str, float] = {}
     for probe in probes:
-        deadlines[probe.section] = started + min(probe.deadline_s, timeout_s or probe.deadline_s)
+        own = probe.deep_deadline_s if context.deep else probe.deadline_s
+        deadlines[probe.section] = started + min(own, timeout_s or own)
         # Daemon threads: a probe that is stuck must not keep the process alive either.
-        threading.Thread(target=_collect, args=(probe, context, done), name=probe.section, daemon=True).start()
+        thread = threading.Thread(target=_collect, args=(probe, context, done), name=probe.section, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the limit on threads is reached, which is worth reporting: look one after the other
+            _collect(probe, context, done)
     sections = _await(deadlines, started, done, progress)
     builtin: dict[str, Any] = {name: sections.pop(name, not_collected("was not asked for")) for name in SECTIONS}
     return Facts(
@@ -53,8 +59,9 @@ def gather(
 def _collect(probe: Probe, context: ProbeContext, done: queue.SimpleQueue[tuple[str, Fact[Any]]]) -> None:
     try:
         value = probe.load()(context)
-        done.put((probe.section, cast("Fact[Any]", value) if isinstance(value, Fact) else known(value)))
-    except Exception as error:  # a probe must not raise; one that does costs its own section only
+        fact = cast("Fact[Any]", value) if isinstance(value, Fact) else known(value)
+        done.put((probe.section, made_safe(probe.section, fact)))
+    except (Exception, SystemExit) as error:  # a probe must not raise; one that does costs its own section only
         reason = f"the {probe.section} probe failed: {type(error).__name__}: {error}"
         done.put((probe.section, missing(MissingKind.ERROR, reason)))
 

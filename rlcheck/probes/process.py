@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import json
 import os
 import selectors
 import signal
@@ -13,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
-
 from rlcheck.facts.base import Fact, MissingKind, Struct, known, missing
 
 OUTPUT_LIMIT_BYTES = 8 << 20
 _REMOTE = Path(__file__).resolve().parent.parent / "remote"
+_REAP_S = 0.2
+_running: set[int] = set()
 
 
 class CommandResult(Struct, frozen=True):
@@ -56,8 +58,9 @@ def stream_child(script: str, payload: bytes, environ: Mapping[str, str], timeou
         return []
     lines: list[Any] = []
     for line in outcome[1].splitlines():
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
-            lines.append(msgspec.json.decode(line))
+        # Not msgspec: a path that is no UTF-8 comes as a lone surrogate, which it refuses.
+        with contextlib.suppress(ValueError, RecursionError):
+            lines.append(json.loads(line))
     return lines
 
 
@@ -79,6 +82,7 @@ def _communicate(
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
+    _running.add(process.pid)
     deadline = time.monotonic() + timeout_s
     try:
         out, err = _converse(process.stdin, stdin, (process.stdout, process.stderr), deadline)
@@ -86,13 +90,26 @@ def _communicate(
     finally:
         # The group, not the process: a tool's own children hold the pipes and the device. A child that is stuck in
         # the kernel cannot die yet; it is left to init rather than waited for.
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_group(process.pid)
         with contextlib.suppress(OSError):
             process.stdin.close()
         process.stdout.close()
         process.stderr.close()
-        process.poll()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_REAP_S)
+        _running.discard(process.pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+@atexit.register
+def _kill_what_is_left() -> None:
+    """What a stuck probe started must not outlive the report, nor an interrupt."""
+    for pid in tuple(_running):
+        _kill_group(pid)
 
 
 def _converse(

@@ -15,12 +15,13 @@ class Probe:
     """One section of the facts and the function `module:collect` that collects it.
 
     The function takes a `ProbeContext` and returns the section's value or a `Fact` of it. `deadline_s` bounds the
-    whole probe; what it starts must have deadlines of its own below that.
+    whole probe (`deep_deadline_s` with `--deep`); what it starts must have deadlines of its own below that.
     """
 
     section: str
     module: str
     deadline_s: float = 10.0
+    deep_deadline_s: float = 30.0
 
     def load(self) -> Callable[[ProbeContext], Any]:
         """Import the probe; done only for the probes that run."""
@@ -30,7 +31,7 @@ class Probe:
 PROBES: tuple[Probe, ...] = (
     Probe("platform", "rlcheck.probes.platform"),
     Probe("environ", "rlcheck.probes.environ"),
-    Probe("python", "rlcheck.probes.python", deadline_s=30.0),
+    Probe("python", "rlcheck.probes.python", deadline_s=30.0, deep_deadline_s=900.0),
     Probe("nvidia", "rlcheck.probes.nvidia"),
     Probe("rocm", "rlcheck.probes.rocm"),
     Probe("network", "rlcheck.probes.network"),
