@@ -1,0 +1,105 @@
+"""What several SYS checks ask of the facts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from rlcheck.facts.base import value_or
+from rlcheck.facts.document import Facts
+from rlcheck.facts.system import UNLIMITED, CpuFacts, Place, ProcessFacts, SystemFacts
+
+GIB = 1 << 30
+MIB = 1 << 20
+KIB = 1 << 10
+
+
+def system_of(facts: Facts) -> SystemFacts:
+    """The SYS section, empty when it is missing."""
+    return value_or(facts.system, SystemFacts())
+
+
+def size_text(num_bytes: int) -> str:
+    """A size for people."""
+    for unit, size in (("TiB", GIB * 1024), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(num_bytes) >= size:
+            return f"{num_bytes / size:.3g} {unit}" if num_bytes < 1000 * size else f"{num_bytes // size} {unit}"
+    return f"{num_bytes} bytes"
+
+
+def limit_text(value: int) -> str:
+    """A number of things, or unlimited."""
+    return "unlimited" if value == UNLIMITED else str(value)
+
+
+def limit_bytes(value: int) -> str:
+    """A size, or unlimited."""
+    return "unlimited" if value == UNLIMITED else size_text(value)
+
+
+def below(value: int, floor: int) -> bool:
+    """Whether a limit is lower than `floor`; unlimited never is."""
+    return value != UNLIMITED and value < floor
+
+
+def num_gpus(facts: Facts) -> int:
+    """GPUs that this process has device nodes for."""
+    nodes = [device.path for device in system_of(facts).devices.nodes]
+    nvidia = sum(1 for path in nodes if re.fullmatch(r"/dev/nvidia\d+", path))
+    amd = sum(1 for path in nodes if path.startswith("/dev/dri/renderD")) if "/dev/kfd" in nodes else 0
+    return nvidia or amd
+
+
+def ram_bytes(facts: Facts) -> int:
+    """Memory of the machine, or of the control group when that is less; 0 when unknown."""
+    system = system_of(facts)
+    total = system.memory.value.total_bytes if system.memory.value else 0
+    group = system.cgroup.value
+    limit = group.memory_limit_bytes.value if group else None
+    return min(total, limit) if limit and total else total
+
+
+def usable_cpus(facts: Facts) -> float | None:
+    """Processors that this process may really use: its affinity, or the quota when that is less."""
+    system = system_of(facts)
+    allowed = system.cpu.allowed.value
+    quota = system.cgroup.value.cpus.value if system.cgroup.value else None
+    known = [float(len(allowed))] if allowed else []
+    known += [quota] if quota else []
+    return min(known) if known else None
+
+
+def whole(cpus: float) -> int:
+    """A number of processors as `--num-cpus` wants it."""
+    return max(1, math.floor(cpus))
+
+
+def places(facts: Facts, *purposes: str) -> list[Place]:
+    """The directories of these purposes, in that order, those that were not looked at left out."""
+    by_purpose = {place.purpose: place for place in system_of(facts).places}
+    return [by_purpose[purpose] for purpose in purposes if purpose in by_purpose]
+
+
+def container(facts: Facts) -> str:
+    """The kind of container, "" outside one or when unknown."""
+    return facts.platform.value.container if facts.platform.value else ""
+
+
+def has_capability(process: ProcessFacts, name: str) -> bool:
+    """Whether the kernel would grant this to the process as it would to the machine's own root."""
+    return name in (process.capabilities.value or ()) and not process.root_mapped
+
+
+def distribution(facts: Facts, *names: str) -> str | None:
+    """The version of the first of these that is installed; "" when none is; None when that is not known."""
+    if facts.python.value is None:
+        return None
+    versions = {item.name: item.version for item in facts.python.value.distributions}
+    return next((versions[name] for name in names if name in versions), "")
+
+
+def numa_nodes_of(cpu: CpuFacts, cpus: Iterable[int]) -> set[int]:
+    """The memory nodes that these processors belong to."""
+    wanted = set(cpus)
+    return {node.id for node in cpu.numa_nodes if wanted & set(node.cpus)}
