@@ -1,0 +1,89 @@
+"""Ordinary network cards: MTU and links."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rlcheck.check import Verdict, check, evidence, passed, skip, warn
+from rlcheck.checks.net.run import has_address, network, usable
+from rlcheck.facts.base import need
+from rlcheck.facts.document import Facts
+from rlcheck.facts.network import Interface
+
+
+def _cards(facts: Facts) -> list[Interface]:
+    return [i for i in need(network(facts).interfaces) if i.pci and i.kind in ("ethernet", "infiniband")]
+
+
+@check("NET020", "equal network cards have equal MTU", needs=("network.interfaces",), playbook="mtu")
+def equal_mtu(facts: Facts) -> Verdict:
+    """Compares the MTU of network cards of the same driver and speed.
+
+    What it does:
+        Takes cards that are up and have an address, and reports those whose MTU differs from the most common one among
+        cards of the same driver and speed.
+
+    Why it matters:
+        One card left at 1500 among cards at 9000 is slow at best; when the switches drop what it or its peers send,
+        small messages pass and the first large one hangs.
+
+    How to fix:
+        Set the same MTU on all cards of one network.
+
+    References:
+        https://man7.org/linux/man-pages/man8/ip-link.8.html
+    """
+    groups: dict[tuple[str, int], list[Interface]] = {}
+    for card in _cards(facts):
+        if usable(card) and card.mtu > 0 and card.speed_mbps > 0:
+            groups.setdefault((card.driver, card.speed_mbps), []).append(card)
+    compared = [group for group in groups.values() if len(group) > 1]
+    if not compared:
+        return skip("fewer than two network cards of the same speed in use")
+    odd: list[tuple[Interface, int]] = []
+    for group in compared:
+        usual = max(Counter(card.mtu for card in group).items(), key=lambda item: (item[1], item[0]))[0]
+        odd += [(card, usual) for card in group if card.mtu != usual]
+    if not odd:
+        return passed(f"MTU {', '.join(str(group[0].mtu) for group in compared)} on cards of equal speed")
+    card, usual = odd[0]
+    return warn(
+        f"MTU {usual} as on the other cards of this kind",
+        ", ".join(f"{card.mtu} on {card.name}" for card, _ in odd[:8]),
+        evidence=tuple(
+            evidence(f"network.interfaces.{c.name}", c.mtu, f"/sys/class/net/{c.name}/mtu") for c, _ in odd[:8]
+        ),
+        params={"interface": card.name, "mtu": str(usual)},
+    )
+
+
+@check("NET021", "network cards with an address have a link", needs=("network.interfaces",), playbook="nic-down")
+def cards_with_link(facts: Facts) -> Verdict:
+    """Finds network cards that are configured but have no link.
+
+    What it does:
+        A card that has an address and is switched on, but whose link is down. Cards without an address are taken for
+        unused.
+
+    Why it matters:
+        Programs that choose by address or by name pick such a card and then wait for connections that never come.
+
+    How to fix:
+        Look at cable and switch port, or remove the address.
+
+    References:
+        https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net
+    """
+    cards = [card for card in _cards(facts) if card.up and has_address(card)]
+    if not cards:
+        return skip("no network card with an address")
+    down = [card for card in cards if card.operstate in ("down", "lowerlayerdown")]
+    if not down:
+        return passed(f"{len(cards)} configured network cards, all with a link")
+    return warn(
+        "a link on every configured network card",
+        "none on " + ", ".join(f"{card.name} ({card.ipv4 or card.ipv6[0]})" for card in down[:8]),
+        evidence=tuple(evidence(f"network.interfaces.{c.name}", c.operstate, f"/sys/class/net/{c.name}/operstate")
+                       for c in down[:8]),
+        params={"interface": down[0].name},
+    )  # fmt: skip
