@@ -11,6 +11,8 @@ expires = "2027-01-31"
 from __future__ import annotations
 
 import importlib
+import os
+import re
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ import msgspec
 
 from rlcheck.facts.base import Struct
 from rlcheck.report.model import Waiver
+
+# Reading TOML costs milliseconds (and on Python 3.10 a package), so only files that may hold settings are parsed.
+_OUR_TABLE = re.compile(r"tool\s*\.\s*[\"']?rlcheck|^\s*[\"']?rlcheck[\"']?\s*[.=]", re.M)
 
 
 class ConfigError(Exception):
@@ -30,7 +35,7 @@ class IgnoreEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     reason: str = ""
-    expires: str = ""
+    expires: date | None = None
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +56,7 @@ def load_settings(start: Path) -> Settings:
     for directory in (start, *start.parents):
         for name in ("rlcheck.toml", "pyproject.toml"):
             path = directory / name
-            if path.is_file():
+            if os.path.isfile(path):
                 table = _table(path)
                 if table is not None:
                     return _settings(path, table)
@@ -63,10 +68,10 @@ def waivers(settings: Settings, options: tuple[str, ...], today: date) -> tuple[
     result: dict[str, Waiver] = {}
     notes: list[str] = []
     for entry in settings.ignore:
-        if entry.expires and date.fromisoformat(entry.expires) < today:
+        if entry.expires is not None and entry.expires < today:
             notes.append(f"{settings.path}: the ignore of {entry.id} expired on {entry.expires} and is not applied")
         else:
-            result[entry.id] = Waiver(reason=entry.reason, expires=entry.expires)
+            result[entry.id] = Waiver(reason=entry.reason, expires=entry.expires.isoformat() if entry.expires else "")
     for id in options:
         result[id] = Waiver(reason="--ignore on the command line")
     return result, tuple(notes)
@@ -80,7 +85,7 @@ def _table(path: Path) -> dict[str, Any] | None:
         if path.name == "rlcheck.toml":
             raise ConfigError(f"{path}: cannot be read: {error}") from None
         return None
-    if "rlcheck" not in text:
+    if path.name != "rlcheck.toml" and not _OUR_TABLE.search(text):
         return None
     try:
         toml: Any = importlib.import_module("tomllib")
@@ -91,7 +96,7 @@ def _table(path: Path) -> dict[str, Any] | None:
             raise ConfigError(f"{path}: reading TOML on Python 3.10 needs `pip install tomli`") from None
     try:
         document: dict[str, Any] = toml.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     if path.name == "rlcheck.toml":
         return document
@@ -102,10 +107,6 @@ def _table(path: Path) -> dict[str, Any] | None:
 
 def _settings(path: Path, table: dict[str, Any]) -> Settings:
     try:
-        settings = msgspec.convert({**table, "path": str(path)}, Settings)
-        for entry in settings.ignore:
-            if entry.expires:
-                date.fromisoformat(entry.expires)
-    except (msgspec.ValidationError, ValueError) as error:
+        return msgspec.convert({**table, "path": str(path)}, Settings)
+    except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: [tool.rlcheck]: {error}") from None
-    return settings

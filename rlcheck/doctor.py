@@ -72,17 +72,18 @@ def summon(families: tuple[str, ...] = tuple(FAMILIES)) -> Doctor:
     """The doctor with the checks of `families` and whatever plug-ins bring."""
     plugins, notes = load_plugins()
     checks = builtin_checks() if len(families) == len(FAMILIES) else _checks_of(families)
-    merged, clashes = _merge(checks, plugins)
+    merged, check_clashes = _merge(checks, plugins)
+    probes, probe_clashes = _merge_probes(plugins)
     directories = (DIRECTORY, *(plugin.playbooks for plugin in plugins if plugin.playbooks is not None))
     titles = dict(FAMILIES)
     for plugin in plugins:
-        titles.update(plugin.families)
+        titles = {**plugin.families, **titles}
     return Doctor(
         checks=merged,
-        probes=(*PROBES, *(probe for plugin in plugins for probe in plugin.probes)),
+        probes=probes,
         families={**titles, **{c.family: titles.get(c.family, c.family) for c in merged}},
         library=Library(tuple(Path(directory) for directory in directories)),
-        notes=notes + clashes,
+        notes=notes + check_clashes + probe_clashes,
     )
 
 
@@ -148,4 +149,17 @@ def _merge(checks: tuple[Check, ...], plugins: tuple[Plugin, ...]) -> tuple[tupl
                 notes.append(f"plug-in {plugin.name}: check ID {check.id} is taken; that check is left out")
             else:
                 merged[check.id] = check
+    return tuple(merged.values()), tuple(notes)
+
+
+def _merge_probes(plugins: tuple[Plugin, ...]) -> tuple[tuple[Probe, ...], tuple[str, ...]]:
+    """Add the plug-ins' probes; a section that is taken is left out and noted."""
+    merged = {probe.section: probe for probe in PROBES}
+    notes: list[str] = []
+    for plugin in plugins:
+        for probe in plugin.probes:
+            if probe.section in merged:
+                notes.append(f"plug-in {plugin.name}: section {probe.section} is taken; that probe is left out")
+            else:
+                merged[probe.section] = probe
     return tuple(merged.values()), tuple(notes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from rlcheck.check import Check, Verdict
 from rlcheck.facts.base import FactMissingError, Missing, MissingKind
 from rlcheck.facts.document import Facts, resolve
@@ -17,7 +19,9 @@ def judge(
 ) -> tuple[Finding, ...]:
     """Run `checks` over the facts of one node; one finding each, in the order given."""
     waivers = waivers or {}
-    return tuple(_judge_one(check, facts, library, waivers.get(check.id)) for check in checks)
+    return tuple(
+        _judge_one(check, facts, library, waivers.get(check.id) or waivers.get(check.family)) for check in checks
+    )
 
 
 def _judge_one(check: Check, facts: Facts, library: Library, waiver: Waiver | None) -> Finding:
@@ -51,11 +55,13 @@ def _verdict(check: Check, facts: Facts) -> Verdict:
             missing = resolve(facts, path)
             if missing is not None:
                 return _without(missing)
-        return check.judge(facts)
+        # Through its own type: a verdict of a plug-in may hold anything, and the report must still be written.
+        return msgspec.convert(msgspec.to_builtins(check.judge(facts)), Verdict)
     except FactMissingError as error:
         return _without(error.missing)
     except Exception as error:
-        return Verdict(status="error", message=f"the check itself failed: {type(error).__name__}: {error}")
+        reason = " ".join(str(error).split())[:300]
+        return Verdict(status="error", message=f"the check itself failed: {type(error).__name__}: {reason}")
 
 
 def _without(missing: Missing) -> Verdict:
@@ -86,7 +92,9 @@ def in_order(findings: Sequence[Finding], families: Sequence[str]) -> tuple[Find
         waived = len(STATUS_ORDER) if finding.waived else 0
         return STATUS_ORDER.index(finding.status) + waived, family, finding.id, finding.node
 
+    # What could not be looked at explains nothing, so only what was found wrong goes before its consequences.
     problems = {(f.id, f.node): f for f in findings if f.is_problem}
+    causes = {key: f for key, f in problems.items() if f.status in ("fail", "warn")}
     placed: dict[tuple[str, str], Finding] = {}
 
     def place(finding: Finding, path: tuple[str, ...] = ()) -> None:
@@ -95,7 +103,7 @@ def in_order(findings: Sequence[Finding], families: Sequence[str]) -> tuple[Find
             return
         if key in problems:
             for cause in finding.caused_by:
-                cause_finding = problems.get((cause, finding.node))
+                cause_finding = causes.get((cause, finding.node))
                 if cause_finding is not None and cause not in path:
                     place(cause_finding, (*path, finding.id))
         placed.setdefault(key, finding)

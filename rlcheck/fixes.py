@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,11 @@ from string import Template
 import msgspec
 
 from rlcheck.probes.context import ProbeContext
+from rlcheck.probes.process import run_command
 from rlcheck.report.model import Finding, Fix, Report
 
 ENV_FILE = "rlcheck.env.sh"
+_ENV_HEAD = "# Written by `rlcheck env --fix`; source it in the shell or job script that starts the run.\n"
 _FIX_TIMEOUT_S = 60.0
 
 
@@ -36,20 +37,25 @@ class Step:
 
 
 def plan(report: Report) -> tuple[Step, ...]:
-    """The first safe and complete fix of every problem that has one."""
-    steps: list[Step] = []
+    """The first safe and complete fix of every problem that has one; what mends several stands once."""
+    steps: dict[str, Step] = {}
     for finding in report.checks:
         if finding.is_problem:
-            ready = [f for f in finding.fixes if f.safety == "safe" and f.complete and f.kind in ("env", "shell")]
-            steps.extend(Step(finding, fix) for fix in ready[:1] if not fix.needs_root)
-    return tuple(steps)
+            ready = [fix for fix in finding.fixes if _can_apply(fix)]
+            for fix in ready[:1]:
+                steps.setdefault(fix.command, Step(finding, fix))
+    return tuple(steps.values())
+
+
+def _can_apply(fix: Fix) -> bool:
+    return fix.safety == "safe" and fix.complete and not fix.needs_root and fix.kind in ("env", "shell")
 
 
 def carry_out(steps: tuple[Step, ...], *, dry_run: bool, yes: bool) -> tuple[str, ...]:
     """Show the steps, ask, apply them; return what was done, one line each (nothing: nothing was done).
 
     Raises:
-        FixError: nobody is there to be asked, or a step failed.
+        FixError: nobody is there to be asked, or the environment file cannot be written.
     """
     if not steps:
         sys.stderr.write("rlcheck: no safe fix applies; the report names the others\n")
@@ -61,8 +67,9 @@ def carry_out(steps: tuple[Step, ...], *, dry_run: bool, yes: bool) -> tuple[str
     if dry_run:
         sys.stderr.write("rlcheck: dry run, nothing was changed\n")
         return ()
-    if not yes:
-        _confirm(len(steps))
+    if not yes and not _confirmed(len(steps)):
+        sys.stderr.write("rlcheck: nothing was changed\n")
+        return ()
     return (*(_run(step) for step in steps if step.fix.kind == "shell"), *_write_environment(steps))
 
 
@@ -90,24 +97,22 @@ def with_changes(before: Report, after: Report, done: tuple[str, ...]) -> Report
     return msgspec.structs.replace(after, notes=(*after.notes, *done, *(changes or ("no finding changed",))))
 
 
-def _confirm(count: int) -> None:
+def _confirmed(count: int) -> bool:
     if not sys.stdin.isatty():
         raise FixError("--fix asks before it changes anything, and there is no terminal here; add --yes or --dry-run")
     sys.stderr.write(f"Apply {'this fix' if count == 1 else f'these {count} fixes'}? [y/N] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise FixError("nothing was changed")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _run(step: Step) -> str:
-    try:
-        result = subprocess.run(
-            ["bash", "-c", step.fix.command], capture_output=True, text=True, timeout=_FIX_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise FixError(f"{step.finding.id}: {step.fix.command!r} did not run: {error}") from None
-    if result.returncode:
-        raise FixError(f"{step.finding.id}: {step.fix.command!r} failed: {result.stderr.strip()[:300]}")
+    """Run one shell fix. One that fails is told like one that worked: others may have been applied already."""
+    outcome = run_command(["bash", "-c", step.fix.command], os.environ, _FIX_TIMEOUT_S)
+    if outcome.value is None:
+        why = outcome.missing.reason if outcome.missing else "no answer"
+        return f"{step.finding.id}: {step.fix.command!r} did not run: {why}"
+    if outcome.value.returncode:
+        return f"{step.finding.id}: {step.fix.command!r} failed: {' '.join(outcome.value.stderr.split())[:300]}"
     return f"{step.finding.id}: ran {step.fix.command}"
 
 
@@ -116,9 +121,14 @@ def _write_environment(steps: tuple[Step, ...]) -> tuple[str, ...]:
     if not commands:
         return ()
     path = Path(ENV_FILE)
-    text = "# Written by `rlcheck env --fix`; source it in the shell or job script that starts the run.\n"
     try:
-        path.write_text(text + "\n".join(commands) + "\n", encoding="utf-8")
+        # What an earlier --fix wrote is kept: whoever sourced it does not see its findings any more.
+        old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else _ENV_HEAD
+        if not old.startswith(_ENV_HEAD):
+            raise FixError(f"{os.path.abspath(path)}: there is another file of this name; move it away first")
+        new = "\n".join(commands).splitlines()
+        kept = [line for line in old[len(_ENV_HEAD) :].splitlines() if line not in new]
+        path.write_text(_ENV_HEAD + "\n".join((*kept, *new)) + "\n", encoding="utf-8")
     except OSError as error:
         raise FixError(f"{os.path.abspath(path)}: cannot be written: {error.strerror}") from None
     return (f"wrote {ENV_FILE}; `source ./{ENV_FILE}` sets it for a shell (the second look was taken with it)",)

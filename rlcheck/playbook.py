@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,8 @@ from rlcheck.facts.base import Struct
 from rlcheck.report.model import Fix
 
 _PARAMETER = re.compile(r"\{\{(\w+)\}\}")
+_QUOTES = re.compile(r"""\\.|(?:(?<=\s)|^)\#[^\n]*|'[^']*'|"(?:[^"\\]|\\.)*"|(['"])""", re.S)
+_NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./-]+", re.A)
 
 
 class PlaybookError(Exception):
@@ -92,7 +95,7 @@ class Library:
         if playbook_id not in self._loaded:
             for directory in self._directories:
                 path = directory / f"{playbook_id}.md"
-                if path.is_file():
+                if os.path.isfile(path):
                     self._loaded[playbook_id] = load(path)
                     break
             else:
@@ -108,7 +111,10 @@ def load(path: Path) -> Playbook:
     """
     import yaml  # only when a finding needs it: it costs a tenth of the whole command
 
-    parts = path.read_text(encoding="utf-8").split("---\n", 2)
+    try:
+        parts = path.read_text(encoding="utf-8").split("---\n", 2)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlaybookError(f"{path.name}: cannot be read: {error}") from None
     if len(parts) != 3 or parts[0]:
         raise PlaybookError(f"{path.name}: no front matter between two '---' lines")
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is left out of some builds of PyYAML
@@ -116,7 +122,7 @@ def load(path: Path) -> Playbook:
         front: Any = yaml.load(parts[1], Loader=loader)
         front["verified"] = str(front.get("verified", ""))
         playbook = msgspec.convert({**front, "body": parts[2].strip() + "\n"}, Playbook)
-    except (yaml.YAMLError, msgspec.ValidationError, TypeError, AttributeError) as error:
+    except (yaml.YAMLError, msgspec.ValidationError, TypeError, AttributeError, RecursionError) as error:
         raise PlaybookError(f"{path.name}: {' '.join(str(error).split())}") from None
     if playbook.id != path.stem:
         raise PlaybookError(f"{path.name}: its id is {playbook.id!r}; file name and id must agree")
@@ -126,26 +132,39 @@ def load(path: Path) -> Playbook:
 def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
     """A fix with its parameters in place, quoted for a shell since they come from facts that anybody may have written.
 
-    A parameter that is not known becomes `<name>` and the fix is not complete.
+    A parameter that is not known, or that cannot be quoted where it stands, becomes `<name>`; the fix is then not
+    complete.
     """
     complete = True
 
     def replace(match: re.Match[str]) -> str:
         nonlocal complete
         value = params.get(match.group(1))
-        if value is None:
+        if value is None or not _can_stand(value, recipe.command[: match.start()]):
             complete = False
             return f"<{match.group(1)}>"
         return shlex.quote(value)
 
     command = _PARAMETER.sub(replace, recipe.command)
-    title = _PARAMETER.sub(lambda match: params.get(match.group(1), f"<{match.group(1)}>"), recipe.title)
     return Fix(
-        title=title,
+        title=_in_words(recipe.title, params),
         kind=recipe.kind,
         safety=recipe.safety,
         needs_root=recipe.needs_root,
         command=command.strip(),
-        destroys=recipe.destroys,
+        destroys=_in_words(recipe.destroys, params),
         complete=complete,
     )
+
+
+def _in_words(text: str, params: Mapping[str, str]) -> str:
+    return _PARAMETER.sub(lambda match: params.get(match.group(1), f"<{match.group(1)}>"), text)
+
+
+def _can_stand(value: str, before: str) -> bool:
+    """Whether `value`, quoted, is one harmless word after the text `before` of a command."""
+    if _NEEDS_NO_QUOTES.fullmatch(value):
+        return True
+    # Inside of quotes or a here document, quotes of our own would close the outer ones instead of protecting.
+    inside = "<<" in before or any(match.group(1) for match in _QUOTES.finditer(before))
+    return value.isprintable() and not inside

@@ -66,10 +66,10 @@ def _what_is_wrong(loaded: Any) -> str:
         return "has checks that are not a tuple of rlcheck.check.Check"
     if not _holds(loaded.probes, Probe):
         return "has probes that are not a tuple of rlcheck.probes.registry.Probe"
-    return _wrong_families(loaded.families)
-
-
-def _wrong_families(families: Any) -> str:
+    playbooks: Any = loaded.playbooks
+    if playbooks is not None and not isinstance(playbooks, Path):
+        return "has playbooks that are not a pathlib.Path"
+    families: Any = loaded.families
     return "" if isinstance(families, dict) else "has families that are not a dict"
 
 

@@ -11,19 +11,35 @@ from typing import TypeVar
 
 import msgspec
 
+from rlcheck.facts.hygiene import without_surrogates
+
 T = TypeVar("T")
 
 _SECRET_NAME = rb"(?:api[_-]?key|access[_-]?key|token|secret|passw(?:or)?d|credentials?)"
+_MIXED = rb"(?=[\w.~+/-]*[0-9])(?=[\w.~+/-]*[A-Za-z])"
+# The start of a word in encoded JSON, where a line feed before it is the two characters `\n`.
+_START = rb"(?:(?<!\w)|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
 _PATTERNS: tuple[tuple[re.Pattern[bytes], bytes], ...] = (
-    (re.compile(rb"(://)[^/\s\"\\@]+@"), rb"\1***@"),
-    (re.compile(rb"\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|pypi-|AKIA|ASIA)[\w-]{12,}"), rb"\1***"),
-    (re.compile(rb"(?i)\b(bearer|basic) +[A-Za-z0-9._~+/=-]{8,}"), rb"\1 ***"),
+    (re.compile(rb"(://)[^/\s\"\\]+@"), rb"\1***@"),
+    (re.compile(_START + rb"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|pypi-|AKIA|ASIA)[\w-]{12,}"), rb"\1***"),
+    (re.compile(rb"(?i)" + _START + rb"(bearer|basic) +[A-Za-z0-9._~+/=-]{8,}"), rb"\1 ***"),
     # Plain text only (`token=…`): a JSON key ends in a quote, so that `"token": true` of our own documents stays whole.
-    (re.compile(rb"(?i)(" + _SECRET_NAME + rb"\s*[=:]\s*)[^\s\"'&,;<\\]{4,}"), rb"\1***"),
+    (re.compile(rb"(?i)(" + _SECRET_NAME + rb"\s*=\s*(?:\\?[\"'])?)[^\s\"'&,;<\\]{4,}"), rb"\1***"),
+    (re.compile(rb"(?i)(--[\w-]*" + _SECRET_NAME + rb" +)[^\s\"'\\]{4,}"), rb"\1***"),
+    # After a colon prose may follow ("no token: gated models …"); a secret is long, or has digits among its letters.
+    (re.compile(rb"(?i)(" + _SECRET_NAME + rb":\s*)(?:[\w.~+/-]{16,}|" + _MIXED + rb"[\w.~+/-]{8,})"), rb"\1***"),
     (re.compile(rb"(?i)(" + _SECRET_NAME + rb"\\\"\s*:\s*\\\")[^\"\\]{4,}"), rb"\1***"),
+    (re.compile(rb"(?i)(\"name\": ?\"[^\"\\]*" + _SECRET_NAME + rb"[^\"\\]*\",\s*\"value\": ?\")[^\"\\]+"), rb"\1***"),
     (re.compile(rb"(/(?:home|Users)/)(?!\*\*\*)[^/\"\s\\:]+"), rb"\1***"),
 )  # fmt: skip
-_SHARED_ACCOUNTS = frozenset({"root", "user", "ubuntu", "admin", "app", "nobody", "runner", "ray", "data", "tmp"})
+# Accounts that are nobody's name, and would be found in every second path.
+_SHARED_ACCOUNTS = frozenset({
+    "root", "user", "ubuntu", "debian", "centos", "admin", "app", "nobody", "runner", "jenkins", "coder",
+    "vscode", "jovyan",
+    "ec2-user", "azureuser", "opc", "ray", "data", "tmp", "home", "opt", "usr", "var", "lib", "bin", "mnt",
+    "work", "test",
+    "train", "model", "models", "cache", "python", "conda", "torch", "vllm", "sglang", "verl", "slurm",
+})  # fmt: skip
 
 
 def redact(document: T, type_: type[T], environ: Mapping[str, str]) -> T:
@@ -34,17 +50,24 @@ def redact(document: T, type_: type[T], environ: Mapping[str, str]) -> T:
         type_: its type, to decode it again.
         environ: whose `HOME` becomes `~` and whose user's name becomes `$USER` in paths.
     """
-    return msgspec.json.decode(redact_bytes(msgspec.json.encode(document), environ), type=type_)
+    try:
+        data = msgspec.json.encode(document)
+    except UnicodeEncodeError:  # from a plug-in or a variable: facts have been through this already
+        data = msgspec.json.encode(without_surrogates(document, type_))
+    return msgspec.json.decode(redact_bytes(data, environ), type=type_)
 
 
 def redact_bytes(data: bytes, environ: Mapping[str, str]) -> bytes:
     """The same for any text."""
     home = environ.get("HOME", "").rstrip("/")
     if home.count("/") >= 2:
-        data = re.sub(re.escape(home.encode("utf-8", "replace")) + rb"(?=[/\"\s:]|$)", b"~", data)
+        directory = re.escape(home.encode("utf-8", "replace"))
+        # A shell expands `~` only outside of quotes, and a command of the report is there to be copied.
+        data = re.sub(rb"'" + directory + rb"/", b"~/'", data)
+        data = re.sub(directory + rb"(?![\w-])", b"~", data)
     user = environ.get("USER", "") or environ.get("LOGNAME", "")
     if len(user) >= 3 and user not in _SHARED_ACCOUNTS:
-        data = re.sub(rb"(?<=/)" + re.escape(user.encode("utf-8", "replace")) + rb"(?=[/\"\s:]|$)", b"$USER", data)
+        data = re.sub(rb"(?<=[/_])" + re.escape(user.encode("utf-8", "replace")) + rb"(?![\w-])", b"$USER", data)
     for pattern, replacement in _PATTERNS:
         data = pattern.sub(replacement, data)
     return data

@@ -17,6 +17,7 @@ from rlcheck.cli import options as opt
 
 USAGE_ERROR = 2
 DOCTOR_FAILED = 3
+_ERROR_LIMIT = 1000
 
 app = typer.Typer(
     name="rlcheck",
@@ -54,7 +55,7 @@ def env(
     strict: opt.StrictOption = False,
     ignore: opt.IgnoreOption = None,
     select: opt.SelectOption = None,
-    timeout: opt.TimeoutOption = 60.0,
+    timeout: opt.TimeoutOption = None,
     facts: opt.FactsOption = None,
     python: opt.PythonOption = "",
     deep: opt.DeepOption = False,
@@ -91,7 +92,7 @@ def collect(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; standard output without it.")
     ] = None,
-    timeout: opt.TimeoutOption = 60.0,
+    timeout: opt.TimeoutOption = None,
     python: opt.PythonOption = "",
     deep: opt.DeepOption = False,
 ) -> None:
@@ -159,5 +160,8 @@ def main() -> None:
 
 
 def _end(message: str, code: int) -> None:
-    print(message, file=sys.stderr)  # noqa: T201
+    from rlcheck.report.wording import clean
+
+    line = clean(" ".join(message.split()))
+    print(line if len(line) <= _ERROR_LIMIT else line[:_ERROR_LIMIT] + " …", file=sys.stderr)  # noqa: T201
     raise SystemExit(code)

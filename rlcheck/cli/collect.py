@@ -14,7 +14,7 @@ from rlcheck.probes.gather import gather
 from rlcheck.redact import redact_bytes
 
 
-def run_collect(output: Path | None, timeout_s: float, python: str, deep: bool) -> int:
+def run_collect(output: Path | None, timeout_s: float | None, python: str, deep: bool) -> int:
     """Write the facts of this machine, redacted.
 
     Raises:

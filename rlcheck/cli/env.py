@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -34,7 +35,7 @@ class EnvRequest:
     strict: bool = False
     ignore: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
-    timeout_s: float = 60.0
+    timeout_s: float | None = None
     facts: Path | None = None
     python: str = ""
     deep: bool = False
@@ -54,7 +55,7 @@ def run_env(request: EnvRequest) -> int:
     started = time.perf_counter()
     _refuse_nonsense(request)
     try:
-        settings = load_settings(Path.cwd())
+        settings = load_settings(Path(_working_directory()))
         doctor = clinic.summon()
         checks = doctor.select(request.select or settings.select)
         probes = doctor.probes_for(checks)
@@ -72,6 +73,13 @@ def run_env(request: EnvRequest) -> int:
         raise UserError(str(error)) from None
     show(report, request.format, request.output, request.verbose, request.ascii_only)
     return report.exit_code
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # removed under our feet: no settings there
+        return "/"
 
 
 def make_context(python: str, deep: bool) -> ProbeContext:
@@ -92,14 +100,19 @@ def interpreter(python: str) -> tuple[str, ...]:
     if not python:
         return ()
     path = Path(python).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         for name in ("bin/python", "bin/python3"):
             if os.access(path / name, os.X_OK):
                 return (str(path / name),)
         raise UserError(
             f"--python {python}: a directory without bin/python; name a venv, a conda environment or an interpreter"
         )
-    words = tuple(shlex.split(python)) if " " in python and not path.exists() else (str(path),)
+    try:
+        words = (str(path),) if os.path.exists(path) else tuple(shlex.split(python))
+    except ValueError as error:
+        raise UserError(f"--python {python}: {error}") from None
+    if not words:
+        raise UserError("--python: names no interpreter")
     if os.sep in words[0] and not os.access(words[0], os.X_OK):
         raise UserError(f"--python {python}: no such interpreter; name one that can be executed")
     return words
@@ -122,6 +135,8 @@ def show(report: Report, format: Format, output: Path | None, verbose: bool, asc
         sys.stderr.write("\r\x1b[K")
     clean = redact(report, Report, os.environ)
     if output is None:
+        if format is not Format.TEXT:
+            _write_utf8(sys.stdout)
         render(clean, format.value, sys.stdout, verbose=verbose, ascii_only=ascii_only)
         sys.stdout.flush()
         return
@@ -130,6 +145,12 @@ def show(report: Report, format: Format, output: Path | None, verbose: bool, asc
             render(clean, format.value, file, verbose=verbose, ascii_only=ascii_only)
     except OSError as error:
         raise UserError(f"--output {output}: {error.strerror or error}") from None
+
+
+def _write_utf8(stream: object) -> None:
+    """What programs read is UTF-8, whatever the locale."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportUnknownMemberType]
 
 
 def _refuse_nonsense(request: EnvRequest) -> None:

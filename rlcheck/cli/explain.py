@@ -12,7 +12,7 @@ from rlcheck.check import Check
 from rlcheck.cli.app import UserError
 from rlcheck.cli.options import Format
 from rlcheck.playbook import Playbook, PlaybookError
-from rlcheck.report.wording import to_ascii
+from rlcheck.report.wording import ascii_wanted, to_ascii
 
 
 def run_explain(name: str, ascii_only: bool) -> int:
@@ -35,6 +35,7 @@ def run_explain(name: str, ascii_only: bool) -> int:
         if name.upper() in by_id or name.lower() in doctor.library.ids():
             raise UserError(str(error)) from None
         raise UserError(f"nothing is called {name!r}{_nearest(name, (*by_id, *doctor.library.ids()))}") from None
+    ascii_only = ascii_only or ascii_wanted(sys.stdout)
     before, body, after = head + playbook_head(playbook), playbook.body, playbook_tail(playbook)
     if sys.stdout.isatty() and not ascii_only:
         from rich.console import Console
@@ -71,10 +72,10 @@ def run_list(format: Format, select: tuple[str, ...]) -> int:
             }
             for check in checks
         ]
-        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
     elif format is Format.TEXT:
-        for check in checks:
-            sys.stdout.write(f"{check.id}  {check.title}\n")
+        text = "".join(f"{check.id}  {check.title}\n" for check in checks)
+        sys.stdout.write(to_ascii(text) if ascii_wanted(sys.stdout) else text)
     else:
         raise UserError(f"--format {format.value}: the list comes as text or json")
     return 0

@@ -33,7 +33,13 @@ SelectOption = Annotated[
     list[str] | None, typer.Option("--select", metavar="ID|FAMILY", help="Only these checks. Repeatable.")
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0.1, help="Longest time, in seconds, that any one examination may take.")
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        metavar="SECONDS",
+        help="Longest time that any one examination may take. Each has a deadline of its own, too.",
+    ),
 ]
 FactsOption = Annotated[
     Path | None, typer.Option("--facts", help="Judge a file of `rlcheck collect` instead of this machine.")

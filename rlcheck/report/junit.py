@@ -22,7 +22,7 @@ def render_junit(report: Report) -> str:
             failures=str(sum(case.find("failure") is not None for case in cases)),
             errors=str(sum(case.find("error") is not None for case in cases)),
             skipped=str(sum(case.find("skipped") is not None for case in cases)),
-            time=f"{sum(finding.duration_ms for finding in findings) / 1e3:.6f}",
+            time=f"{sum(finding.duration_ms for finding in findings) / 1e3:.3f}",
             timestamp=report.collected_at[:19],
             hostname=clean(node) or "node",
         )
@@ -36,7 +36,7 @@ def _case(finding: Finding, strict: bool) -> ElementTree.Element:
         "testcase",
         classname=f"rlcheck.{finding.family}",
         name=f"{finding.id} {clean(finding.title)}",
-        time=f"{finding.duration_ms / 1e3:.6f}",
+        time=f"{finding.duration_ms / 1e3:.3f}",
     )
     fails = finding.status == "fail" or (strict and finding.status in ("warn", "unknown"))
     message = clean(finding.message)

@@ -8,7 +8,8 @@ from rlcheck.report.wording import SYMBOLS, caution, clean, counts, verdict, wai
 
 def render_markdown(report: Report, verbose: bool = False) -> str:
     """A table of families, a section for each problem, the rest folded away."""
-    lines = [f"### rlcheck {report.version} `{report.command}`", "", f"{verdict(report)} ({counts(report)})", ""]
+    lines = [f"### rlcheck {_inline(report.version)} {_code(report.command)}", ""]
+    lines += [_inline(f"{verdict(report)} ({counts(report)})"), ""]
     several = len(report.nodes) > 1
     lines += ["| | family | " + ("node | " if several else "") + "|", "|---|---|---|" + ("---|" if several else "")]
     for line in report.families:
@@ -23,14 +24,15 @@ def render_markdown(report: Report, verbose: bool = False) -> str:
     shown = rest if verbose else [f for f in rest if f.status not in ("pass", "skip")]
     if shown:
         lines += ["<details><summary>Everything else</summary>", "", "| | check | |", "|---|---|---|"]
-        lines += [f"| {SYMBOLS[f.status]} | {f.id} | {_cell(f.message)} {_cell(waiver_text(f))} |" for f in shown]
+        for f in shown:
+            lines.append(f"| {SYMBOLS[f.status]} | {_cell(f.id)} | {_cell(f.message)} {_cell(waiver_text(f))} |")
         lines += ["", "</details>"]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _problem(finding: Finding, several: bool) -> list[str]:
     where = f" on {_inline(finding.node)}" if several else ""
-    lines = [f"#### {SYMBOLS[finding.status]} {finding.id}: {_inline(finding.title)}{where}", ""]
+    lines = [f"#### {SYMBOLS[finding.status]} {_inline(finding.id)}: {_inline(finding.title)}{where}", ""]
     if finding.expected:
         lines += [f"- expected: {_inline(finding.expected)}", f"- found: {_inline(finding.found)}"]
     else:
@@ -44,7 +46,11 @@ def _problem(finding: Finding, several: bool) -> list[str]:
         if fix.command:
             fence = "`" * max(3, _longest_run(fix.command) + 1)
             lines += [f"{fence}bash", clean(fix.command), fence]
-    return [*lines, "", f"`rlcheck explain {finding.playbook or finding.id}`", ""]
+    return [*lines, "", _code(f"rlcheck explain {finding.playbook or finding.id}"), ""]
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(clean(text).split()).replace('`', '')}`"
 
 
 def _longest_run(text: str) -> int:
@@ -58,10 +64,10 @@ def _longest_run(text: str) -> int:
 def _inline(text: str) -> str:
     """Text that Markdown and HTML leave alone, on one line."""
     text = " ".join(clean(text).split())
-    for character in "\\`*_[]<>|#":
+    for character in "\\`*_[]<>|#~$&":
         text = text.replace(character, "\\" + character)
     # A zero-width space keeps a name from notifying whoever owns it on GitHub.
-    return text.replace("@", "@\u200b") if " " not in text or "@" in text else text
+    return text.replace("@", "@\u200b")
 
 
 def _cell(text: str) -> str:

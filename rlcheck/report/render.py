@@ -7,6 +7,7 @@ from typing import TextIO
 import msgspec
 
 from rlcheck.report.model import Report
+from rlcheck.report.wording import cleaned, escaped
 
 
 def render(report: Report, format: str, out: TextIO, *, verbose: bool = False, ascii_only: bool = False) -> None:
@@ -19,12 +20,14 @@ def render(report: Report, format: str, out: TextIO, *, verbose: bool = False, a
         verbose: text and markdown also show what passed and what was skipped.
         ascii_only: text without any character outside ASCII.
     """
+    if format == "json":
+        out.write(escaped(msgspec.json.format(msgspec.json.encode(report), indent=2).decode()) + "\n")
+        return
+    report = cleaned(report)
     if format == "text":
         from rlcheck.report.text import render_text
 
         render_text(report, out, verbose=verbose, ascii_only=ascii_only)
-    elif format == "json":
-        out.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
     elif format == "markdown":
         from rlcheck.report.markdown import render_markdown
 

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from rlcheck.report.model import Finding, Fix, Report
-from rlcheck.report.wording import ASCII_SYMBOLS, SYMBOLS, caution, clean, counts, to_ascii, verdict, waiver_text
+from rlcheck.report.wording import (
+    ASCII_SYMBOLS,
+    SYMBOLS,
+    ascii_wanted,
+    caution,
+    clean,
+    counts,
+    to_ascii,
+    verdict,
+    waiver_text,
+)
 
 _STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "red", "unknown": "magenta", "error": "red"}
 _CODES = {"green": "32", "cyan": "36", "yellow": "33", "red": "31", "magenta": "35", "bold": "1"}
@@ -24,9 +34,8 @@ class _Page:
     def __init__(self, out: TextIO, ascii_only: bool) -> None:
         self._out = out
         terminal = out.isatty()
-        encoding = (out.encoding or "ascii").lower().replace("-", "")
-        self.ascii = ascii_only or not encoding.startswith("utf")
-        self._colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        self.ascii = ascii_only or ascii_wanted(out)
+        self._colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         # A pipe has no width: lines stay whole there, so that grep finds them.
         self.width = _terminal_width() if terminal else 0
         self.symbols = ASCII_SYMBOLS if self.ascii else SYMBOLS
@@ -36,9 +45,13 @@ class _Page:
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self._colour and style in _CODES else text
 
     def plain(self, text: str) -> str:
-        """`text` in characters that the terminal has and that do nothing but show."""
-        text = clean(text)
+        """`text` on one line, in characters that the terminal has and that do nothing but show."""
+        text = clean(" ".join(text.split()))
         return to_ascii(text) if self.ascii else text
+
+    def typed(self, text: str) -> str:
+        """A line to be typed: as `plain`, but every space in it counts."""
+        return to_ascii(clean(text)) if self.ascii else clean(text)
 
     def write(self, line: str = "") -> None:
         """One line, ready made."""
@@ -53,7 +66,7 @@ class _Page:
 
     def wrap(self, text: str, indent: int) -> list[str]:
         """`text` cut to the width that is left beside `indent`; at least one line."""
-        text = self.plain(" ".join(text.split()))
+        text = self.plain(text)
         if not self.width:
             return [text]
         return textwrap.wrap(text, max(20, self.width - indent), break_long_words=False, break_on_hyphens=False) or [""]
@@ -71,12 +84,13 @@ def _terminal_width() -> int:
     try:
         columns = int(os.environ.get("COLUMNS", "") or os.get_terminal_size(1).columns)
     except (OSError, ValueError):
-        columns = 80
-    return max(_MIN_WIDTH, min(columns, _MAX_WIDTH))
+        columns = 0
+    # A terminal without a size (in a container, under a CI system) says 0.
+    return max(_MIN_WIDTH, min(columns or 80, _MAX_WIDTH))
 
 
 def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
-    page.write(page.paint(page.plain(f"rlcheck {report.version}  {report.command}  {node}"), "bold"))
+    page.write(page.paint(page.plain(f"rlcheck {report.version} {report.command} on {node}"), "bold"))
     page.write()
     families = [line for line in report.families if line.node == node]
     title_width = max((len(line.title) for line in families), default=0)
@@ -102,12 +116,12 @@ def _finding(page: _Page, finding: Finding, verbose: bool) -> None:
 
 def _one_line(page: _Page, finding: Finding, text: str) -> None:
     symbol = page.paint(page.symbols[finding.status], _STYLES.get(finding.status, ""))
-    page.wrapped(f"    {symbol} {finding.id}  ", text, 14)
+    page.wrapped(f"    {symbol} {page.plain(finding.id)}  ", text, 14)
 
 
 def _problem(page: _Page, finding: Finding, verbose: bool) -> None:
     symbol = page.paint(page.symbols[finding.status], _STYLES[finding.status])
-    head = page.paint(f"{finding.id}  ", "bold")
+    head = page.paint(f"{page.plain(finding.id)}  ", "bold")
     lines = page.wrap(finding.title if finding.expected else finding.message, 14)
     page.write(f"    {symbol} {head}{page.paint(lines[0], 'bold')}")
     for line in lines[1:]:
@@ -156,7 +170,7 @@ def _fix(page: _Page, label: str, fix: Fix) -> None:
     _labelled(page, label, f"{fix.title} ({note})" if note else fix.title)
     for line in fix.command.splitlines():
         # Never cut: a command must survive being copied, however long it is.
-        page.write(" " * (8 + _LABEL_WIDTH) + page.plain(line))
+        page.write(" " * (8 + _LABEL_WIDTH) + page.typed(line))
 
 
 def _footer(page: _Page, report: Report, verbose: bool) -> None:

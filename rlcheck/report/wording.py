@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any, TextIO
+
+import msgspec
 
 from rlcheck.report.model import Finding, Fix, Report
 
-# Control characters, line separators and direction overrides: a facts file must not be able to drive a terminal.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# Control characters, line separators, direction marks and what XML forbids: a facts file must not be able to drive a
+# terminal or break a parser.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+)
 
 SYMBOLS = {"pass": "✓", "info": "·", "warn": "!", "fail": "✗", "skip": "–", "unknown": "?", "error": "✗"}
 ASCII_SYMBOLS = {"pass": "v", "info": "i", "warn": "!", "fail": "x", "skip": "-", "unknown": "?", "error": "x"}
@@ -16,6 +22,31 @@ ASCII_SYMBOLS = {"pass": "v", "info": "i", "warn": "!", "fail": "x", "skip": "-"
 def clean(text: str) -> str:
     """`text` without anything that a terminal or a parser would act on."""
     return _UNPRINTABLE.sub("�", text)
+
+
+def escaped(json_text: str) -> str:
+    """Encoded JSON with the same characters as escapes: nothing is lost, and it can be looked at in a terminal."""
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match.group()):04x}", json_text)
+
+
+def cleaned(report: Report) -> Report:
+    """The report with every string in it clean, so that no renderer can forget one."""
+    return msgspec.convert(_cleaned(msgspec.to_builtins(report)), Report)
+
+
+def _cleaned(tree: Any) -> Any:
+    if isinstance(tree, str):
+        return clean(tree)
+    if isinstance(tree, dict):
+        return {key: _cleaned(value) for key, value in tree.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(tree, list | tuple):
+        return [_cleaned(item) for item in tree]  # pyright: ignore[reportUnknownVariableType]
+    return tree
+
+
+def ascii_wanted(out: TextIO) -> bool:
+    """Whether `out` takes ASCII only: its encoding is none of Unicode's."""
+    return not (out.encoding or "ascii").lower().startswith("utf")
 
 
 def to_ascii(text: str) -> str:
@@ -54,7 +85,8 @@ def verdict(report: Report) -> str:
     """What the exit code means, in a sentence."""
     s = report.summary
     if report.exit_code and s.fail:
-        return f"exit code 1: {s.fail} check{'s' if s.fail > 1 else ''} failed; mend the first one first"
+        first = next((f.id for f in report.checks if f.is_problem), "the first one")
+        return f"exit code 1: {s.fail} check{'s' if s.fail > 1 else ''} failed; mend {first} first"
     if report.exit_code:
         return "exit code 1: --strict counts warnings and checks that could not be made"
     if s.warn + s.unknown + s.error:

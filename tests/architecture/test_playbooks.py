@@ -16,7 +16,7 @@ IDS = LIBRARY.ids()
 CHECKS = {check.id: check for check in builtin_checks()}
 HEADINGS = ("## What happens", "## Why", "## How to be sure", "## How to mend", "## What does not help")
 ROUTINE_HARM = re.compile(r"pkill -f|killall|rm -rf /tmp/ray|chown -R|--privileged|seccomp=unconfined|chmod -R 777")
-ENVIRONMENT = re.compile(r"(export [A-Za-z_]\w*=\S.*|unset [A-Za-z_]\w*)")
+ENVIRONMENT = re.compile(r"(export [A-Za-z_]\w*=\S.*|unset ([A-Za-z_]\w*|\{\{\w+\}\}))")
 
 
 @pytest.fixture(params=IDS)

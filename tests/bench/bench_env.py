@@ -29,7 +29,7 @@ def once(python: str, arguments: tuple[str, ...]) -> float | None:
     started = time.perf_counter()
     done = subprocess.run([python, *arguments], capture_output=True, timeout=300, check=False)
     seconds = time.perf_counter() - started
-    return seconds if done.returncode in (0, 1) and done.stdout or arguments == ("-c", "pass") else None
+    return seconds if (done.returncode in (0, 1) and done.stdout) or arguments == ("-c", "pass") else None
 
 
 def main() -> None:

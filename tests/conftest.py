@@ -1,0 +1,189 @@
+"""Shared by all tests: the command in a process of its own, a terminal of a given size, a fake machine, a plug-in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlcheck.probes.context import ProbeContext
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGIN_SOURCE = ROOT / "tests" / "fixtures" / "plugin"
+# A test must not depend on who runs it: only these variables come through.
+KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "COVERAGE_PROCESS_START")
+
+
+def base_environ(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """A plain environment in which `python -m rlcheck` runs from any directory; None in `extra` removes a variable."""
+    environ = {name: os.environ[name] for name in KEPT if name in os.environ}
+    environ |= {"LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    for name, value in (extra or {}).items():
+        if value is None:
+            environ.pop(name, None)
+        else:
+            environ[name] = value
+    return environ
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def error_line(self) -> str:
+        """Standard error, which must be one line of the doctor's own."""
+        lines = self.err.strip().splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("rlcheck: "), self.err
+        return lines[0]
+
+
+def rlcheck(
+    *arguments: str | Path,
+    env: Mapping[str, str | None] | None = None,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    timeout: float = 60,
+) -> Done:
+    """Run the command as a user would and wait for it."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "rlcheck", *map(str, arguments)],
+        env=base_environ(env),
+        cwd=cwd or ROOT,
+        input=stdin,
+        capture_output=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert b"Traceback" not in done.stderr, done.stderr.decode("utf-8", "replace")
+    return Done(
+        done.returncode,
+        done.stdout.decode("utf-8", "replace"),
+        done.stderr.decode("utf-8", "replace"),
+        time.monotonic() - started,
+    )
+
+
+def in_terminal(
+    *arguments: str | Path, columns: int, env: Mapping[str, str | None] | None = None, typed: bytes = b""
+) -> Done:
+    """Run the command on a real pseudo-terminal of so many columns; `out` is everything that it showed."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlcheck", *map(str, arguments)],
+        env=base_environ(env),
+        cwd=ROOT,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=subprocess.DEVNULL if not typed else terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    if typed:
+        os.write(controller, typed)
+    shown = _read_all(controller, started + 60)
+    code = process.wait(10)
+    os.close(controller)
+    return Done(code, shown.decode("utf-8", "replace").replace("\r\n", "\n"), "", time.monotonic() - started)
+
+
+def _read_all(descriptor: int, deadline: float) -> bytes:
+    shown = b""
+    while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        try:
+            chunk = os.read(descriptor, 1 << 16)
+        except OSError:  # EIO: the other side has been closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    return shown
+
+
+def write_tree(root: Path, files: Mapping[str, str | bytes]) -> Path:
+    """A made-up root directory with these files."""
+    for name, content in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
+def write_command(directory: Path, name: str, script: str) -> Path:
+    """A command that runs `script` in a shell."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+FakeMachine = Callable[..., ProbeContext]
+
+
+@pytest.fixture
+def fake_machine(tmp_path: Path) -> FakeMachine:
+    """Makes a context with a root of its own, commands of its own, and nothing of this machine."""
+
+    def make(
+        files: Mapping[str, str | bytes] | None = None,
+        commands: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        python: Sequence[str] = (),
+    ) -> ProbeContext:
+        root = write_tree(tmp_path / "root", files or {})
+        root.mkdir(exist_ok=True)
+        for name, script in (commands or {}).items():
+            write_command(tmp_path / "commands", name, script)
+        path = f"{tmp_path / 'commands'}:/usr/bin:/bin"
+        return ProbeContext(root, {"PATH": path, **(environ or {})}, python)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def plugin_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the sample plug-in, installed by pip."""
+    target = tmp_path_factory.mktemp("plugin-site")
+    source = tmp_path_factory.mktemp("plugin-source")
+    for path in PLUGIN_SOURCE.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            copy = source / path.relative_to(PLUGIN_SOURCE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
+    done = subprocess.run(
+        [*command, "--disable-pip-version-check", "--target", str(target), str(source)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture
+def acme(plugin_site: Path) -> dict[str, str | None]:
+    """Variables with which the command finds the sample plug-in."""
+    return {"PYTHONPATH": f"{ROOT}{os.pathsep}{plugin_site}"}
