@@ -41,7 +41,7 @@ def _judge_one(check: Check, facts: Facts, library: Library, waiver: Waiver | No
         evidence=verdict.evidence,
         node=facts.node,
         playbook=check.playbook,
-        fixes=_fixes(check, verdict, library) if verdict.status in ("fail", "warn", "info") else (),
+        fixes=_fixes(check, verdict, library) if verdict.status in ("fail", "warn") else (),
         caused_by=check.caused_by,
         duration_ms=round((time.perf_counter() - started) * 1e3, 3),
         waived=waiver if verdict.status in PROBLEMS else None,

@@ -93,17 +93,21 @@ def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
     page.write(page.paint(page.plain(f"rlcheck {report.version} {report.command} on {node}"), "bold"))
     page.write()
     families = [line for line in report.families if line.node == node]
+    problems = {f.id for f in report.checks if f.node == node and f.is_problem and f.status in ("fail", "warn")}
     title_width = max((len(line.title) for line in families), default=0)
     for line in families:
         mine = [f for f in report.checks if f.family == line.family and f.node == node]
         symbol = page.paint(f"[{page.symbols[line.status]}]", _STYLES.get(line.status, ""))
         page.wrapped(f"{symbol} {page.plain(line.title):{title_width}}  ", line.headline, title_width + 6)
         for finding in mine:
-            _finding(page, finding, verbose)
+            _finding(page, finding, verbose, tuple(id for id in finding.caused_by if id in problems))
 
 
-def _finding(page: _Page, finding: Finding, verbose: bool) -> None:
-    if finding.is_problem and finding.status in ("fail", "warn"):
+def _finding(page: _Page, finding: Finding, verbose: bool, causes: tuple[str, ...]) -> None:
+    if finding.is_problem and causes and not verbose:
+        # One cause, one story: what follows from it is named, and told in full once the cause is mended (or with -v).
+        _one_line(page, finding, f"{finding.message} (mend {' and '.join(causes)} first)")
+    elif finding.is_problem and finding.status in ("fail", "warn"):
         _problem(page, finding, verbose)
     elif finding.is_problem:
         _one_line(page, finding, f"{finding.title}: {finding.message}")
@@ -128,11 +132,7 @@ def _problem(page: _Page, finding: Finding, verbose: bool) -> None:
         page.write(" " * 14 + page.paint(line, "bold"))
     for label, text in _facts(finding):
         _labelled(page, label, text)
-    shown = finding.details if verbose else finding.details[:_MAX_DETAILS]
-    for detail in shown:
-        _labelled(page, "", f"{'-' if page.ascii else '•'} {detail}")
-    if len(shown) < len(finding.details):
-        _labelled(page, "", f"… {len(finding.details) - len(shown)} more (-v shows them)")
+    _details(page, [detail for detail in finding.details if detail != finding.found], verbose)
     if finding.why:
         _labelled(page, "why", finding.why)
     _fixes(page, finding, verbose)
@@ -142,6 +142,14 @@ def _problem(page: _Page, finding: Finding, verbose: bool) -> None:
             _labelled(page, "evidence", f"{item.fact} = {item.value}{source}")
     _labelled(page, "more", f"rlcheck explain {finding.playbook or finding.id}")
     page.write()
+
+
+def _details(page: _Page, details: list[str], verbose: bool) -> None:
+    shown = details if verbose else details[:_MAX_DETAILS]
+    for detail in shown:
+        _labelled(page, "", f"{'-' if page.ascii else '•'} {detail}")
+    if len(shown) < len(details):
+        _labelled(page, "", f"… {len(details) - len(shown)} more (-v shows them)")
 
 
 def _facts(finding: Finding) -> Iterator[tuple[str, str]]:

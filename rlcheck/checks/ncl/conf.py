@@ -18,7 +18,7 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.nccl import ConfFile
 
 
-@check("NCL023", "no NCCL setting hides in a file", needs=("nccl",), playbook="nccl-conf-file")
+@check("NCL023", "No NCCL setting hides in a file", needs=("nccl",), playbook="nccl-conf-file")
 def hidden_settings(facts: Facts) -> Verdict:
     """Shows what /etc/nccl.conf, ~/.nccl.conf and NCCL_CONF_FILE set.
 
@@ -51,7 +51,7 @@ def _short(setting: Setting) -> str:
     return setting.value if len(setting.value) <= 30 else setting.value[:27] + "..."
 
 
-@check("NCL024", "files and environment agree", needs=("nccl", "environ"), playbook="nccl-conf-file")
+@check("NCL024", "Files and environment agree", needs=("nccl", "environ"), playbook="nccl-conf-file")
 def files_agree(facts: Facts) -> Verdict:
     """Compares NCCL's files with the environment and with each other.
 
@@ -217,7 +217,7 @@ def _differ(found: dict[str, Setting], old: str, new: str) -> bool:
     return None not in pair and pair[0] != pair[1]
 
 
-@check("NCL027", "debugging settings are not left over", needs=("environ",), playbook="nccl-tuning-left-over")
+@check("NCL027", "Debugging settings are not left over", needs=("environ",), playbook="nccl-tuning-left-over")
 def debugging_settings(facts: Facts) -> Verdict:
     """Counts the settings that NVIDIA's guide says not to keep in production.
 

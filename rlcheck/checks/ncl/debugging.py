@@ -101,7 +101,7 @@ def _disk_problems(facts: Facts) -> tuple[str, ...]:
     )
 
 
-@check("NCL021", "a failed collective ends the run", needs=("environ",), playbook="torch-nccl-errors-hidden")
+@check("NCL021", "A failed collective ends the run", needs=("environ",), playbook="torch-nccl-errors-hidden")
 def errors_are_seen(facts: Facts) -> Verdict:
     """Finds settings that keep torch from ending a run whose collective failed.
 
@@ -140,7 +140,7 @@ def _torch(found: dict[str, Setting], name: str) -> Setting | None:
     return found.get(f"TORCH_NCCL_{name}") or found.get(f"NCCL_{name}")
 
 
-@check("NCL022", "the flight recorder is on", needs=("environ",), playbook="torch-nccl-errors-hidden")
+@check("NCL022", "The flight recorder is on", needs=("environ",), playbook="torch-nccl-errors-hidden")
 def flight_recorder(facts: Facts) -> Verdict:
     """Looks whether torch's record of collectives was switched off.
 

@@ -19,7 +19,7 @@ def _evidence(found: Iterable[Setting]) -> tuple[Evidence, ...]:
     return tuple(evidence(f"environ.{setting.name}", setting.value[:80], setting.where) for setting in found)
 
 
-@check("NCL028", "the plug-ins that are named exist", needs=("environ", "nccl"), playbook="nccl-plugin-missing")
+@check("NCL028", "The plug-ins that are named exist", needs=("environ", "nccl"), playbook="nccl-plugin-missing")
 def plugins(facts: Facts) -> Verdict:
     """Looks for the libraries that NCCL_NET_PLUGIN and its sisters name, and for the network that NCCL_NET names.
 
@@ -72,7 +72,7 @@ def _listed(here: tuple[NcclPlugin, ...]) -> str:
     return ", ".join(plugin.path for plugin in here[:6]) or "none"
 
 
-@check("NCL029", "the files that variables name exist", needs=("nccl",), playbook="nccl-named-file-missing")
+@check("NCL029", "The files that variables name exist", needs=("nccl",), playbook="nccl-named-file-missing")
 def named_files(facts: Facts) -> Verdict:
     """Looks for the files in NCCL_TOPO_FILE, NCCL_GRAPH_FILE, tuner settings and VLLM_NCCL_SO_PATH.
 
@@ -157,7 +157,7 @@ def _hca_list(text: str) -> tuple[bool, bool, list[str]]:
     return exclude, exact, [name for part in parts if (name := part.strip().partition(":")[0])]
 
 
-@check("NCL031", "control messages share the data's traffic class on purpose", needs=("environ", "network.rdma"),
+@check("NCL031", "Control messages share the data's traffic class on purpose", needs=("environ", "network.rdma"),
        playbook="nccl-traffic-class")  # fmt: skip
 def traffic_class(facts: Facts) -> Verdict:
     """Tells of NCCL_IB_TC without NCCL_IB_FIFO_TC on RoCE, and of NCCL_IB_SL there.

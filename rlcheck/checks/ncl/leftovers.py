@@ -185,7 +185,7 @@ def algorithm(facts: Facts) -> Verdict:
     return info(f"{text}: fixed for every size and operation", evidence=_evidence(pinned))
 
 
-@check("NCL016", "channels and buffers are of a usual size", needs=("environ",), playbook="nccl-tuning-left-over")
+@check("NCL016", "Channels and buffers are of a usual size", needs=("environ",), playbook="nccl-tuning-left-over")
 def sizes(facts: Facts) -> Verdict:
     """Looks for extremes in NCCL_BUFFSIZE and in the limits of channels.
 
@@ -233,7 +233,7 @@ def _channels(found: dict[str, Setting], names: tuple[str, ...], sign: int) -> t
     return min(rows, key=lambda row: sign * row[1]) if rows else None
 
 
-@check("NCL017", "no fixed meeting point or launch mode is left over", needs=("environ",), playbook="nccl-comm-id")
+@check("NCL017", "No fixed meeting point or launch mode is left over", needs=("environ",), playbook="nccl-comm-id")
 def fixed_meeting_point(facts: Facts) -> Verdict:
     """Finds NCCL_COMM_ID, NCCL_HOSTID and NCCL_LAUNCH_MODE.
 

@@ -76,7 +76,7 @@ def torch_loads_its_own(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL002", "the copies of NCCL here agree", needs=("nccl",), playbook="nccl-foreign-library",
+@check("NCL002", "The copies of NCCL here agree", needs=("nccl",), playbook="nccl-foreign-library",
        caused_by=("NCL001",))  # fmt: skip
 def copies_agree(facts: Facts) -> Verdict:
     """Compares every libnccl that a process could find.
@@ -117,7 +117,7 @@ def copies_agree(facts: Facts) -> Verdict:
     return passed(f"several versions are installed: {text}; torch takes its own", details=lines)
 
 
-@check("NCL003", "one NCCL package is installed", needs=("python",), playbook="nccl-two-packages")
+@check("NCL003", "One NCCL package is installed", needs=("python",), playbook="nccl-two-packages")
 def one_package(facts: Facts) -> Verdict:
     """Looks for two NCCL distributions in one Python environment.
 
@@ -148,7 +148,7 @@ def one_package(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL004", "this NCCL has no known defect", needs=("nccl.torch",), playbook="nccl-bad-version")
+@check("NCL004", "This NCCL has no known defect", needs=("nccl.torch",), playbook="nccl-bad-version")
 def version_is_good(facts: Facts) -> Verdict:
     """Compares the NCCL that torch loads with the versions that are known to be bad.
 

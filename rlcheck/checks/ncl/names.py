@@ -26,7 +26,7 @@ def _known(found: dict[str, Setting]) -> list[tuple[Setting, Variable]]:
     return [(setting, variables[name]) for name, setting in sorted(found.items()) if name in variables]
 
 
-@check("NCL005", "every NCCL variable is spelt right", needs=("environ",), playbook="nccl-unknown-variable")
+@check("NCL005", "Every NCCL variable is spelt right", needs=("environ",), playbook="nccl-unknown-variable")
 def spelling(facts: Facts) -> Verdict:
     """Compares the names of NCCL_*, TORCH_NCCL_*, GLOO_* and RCCL_* variables with those that are read by anybody.
 
@@ -82,7 +82,7 @@ def _shell_word(text: str) -> str:
     return text if re.fullmatch(r"[\w./:,=^%+-]*", text) else "VALUE"
 
 
-@check("NCL006", "no NCCL variable is out of date", needs=("environ",), playbook="nccl-outdated-variable")
+@check("NCL006", "No NCCL variable is out of date", needs=("environ",), playbook="nccl-outdated-variable")
 def out_of_date(facts: Facts) -> Verdict:
     """Finds variables that were renamed, deprecated or removed.
 
@@ -242,7 +242,7 @@ _JUDGES = {
 }
 
 
-@check("NCL008", "this NCCL reads the variables that are set", needs=("environ", "nccl.torch"),
+@check("NCL008", "This NCCL reads the variables that are set", needs=("environ", "nccl.torch"),
        playbook="nccl-outdated-variable")  # fmt: skip
 def too_new(facts: Facts) -> Verdict:
     """Finds variables that appeared in a later NCCL than the one that torch loads.
@@ -277,7 +277,7 @@ def too_new(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL009", "no setting that nobody reads", needs=("environ",), playbook="nccl-timeout-variable")
+@check("NCL009", "No setting that nobody reads", needs=("environ",), playbook="nccl-timeout-variable")
 def read_by_nobody(facts: Facts) -> Verdict:
     """Finds NCCL_TIMEOUT, which advice on the web names and no program reads.
 

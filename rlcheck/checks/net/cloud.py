@@ -47,7 +47,7 @@ def efa_plugin(facts: Facts) -> Verdict:
     return passed(f"{len(efa)} EFA devices, {plugins[0].path}")
 
 
-@check("NET023", "the cloud's NCCL topology file is in place", needs=("platform", "network.rdma", "nccl"),
+@check("NET023", "The cloud's NCCL topology file is in place", needs=("platform", "network.rdma", "nccl"),
        playbook="azure-topology-file")  # fmt: skip
 def azure_topology(facts: Facts) -> Verdict:
     """On Azure machines with InfiniBand and eight GPUs: looks for the topology file.

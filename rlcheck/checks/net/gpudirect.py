@@ -10,7 +10,7 @@ from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 
 
-@check("NET010", "network cards can reach GPU memory", needs=("network.rdma", "network.gpudirect"),
+@check("NET010", "Network cards can reach GPU memory", needs=("network.rdma", "network.gpudirect"),
        playbook="gpudirect-rdma")  # fmt: skip
 def gpudirect(facts: Facts) -> Verdict:
     """Checks that one of the two ways to GPUDirect RDMA is open.

@@ -15,7 +15,7 @@ def _cards(facts: Facts) -> list[Interface]:
     return [i for i in need(network(facts).interfaces) if i.pci and i.kind in ("ethernet", "infiniband")]
 
 
-@check("NET020", "equal network cards have equal MTU", needs=("network.interfaces",), playbook="mtu")
+@check("NET020", "Equal network cards have equal MTU", needs=("network.interfaces",), playbook="mtu")
 def equal_mtu(facts: Facts) -> Verdict:
     """Compares the MTU of network cards of the same driver and speed.
 
@@ -57,7 +57,7 @@ def equal_mtu(facts: Facts) -> Verdict:
     )
 
 
-@check("NET021", "network cards with an address have a link", needs=("network.interfaces",), playbook="nic-down")
+@check("NET021", "Network cards with an address have a link", needs=("network.interfaces",), playbook="nic-down")
 def cards_with_link(facts: Facts) -> Verdict:
     """Finds network cards that are configured but have no link.
 

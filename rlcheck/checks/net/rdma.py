@@ -29,7 +29,7 @@ def _lines(ports: Iterable[tuple[RdmaDevice, RdmaPort]]) -> tuple[str, ...]:
     )
 
 
-@check("NET001", "some RDMA port carries traffic", needs=("network.rdma",), playbook="rdma-link-down",
+@check("NET001", "Some RDMA port carries traffic", needs=("network.rdma",), playbook="rdma-link-down",
        caused_by=("NET002", "NET003"))  # fmt: skip
 def any_port_active(facts: Facts) -> Verdict:
     """Says when this machine has RDMA cards but none of their ports is active.
@@ -146,7 +146,7 @@ def physical_link(facts: Facts) -> Verdict:
     return passed(f"{len(linked)} RDMA devices with a link{note}")
 
 
-@check("NET004", "equal RDMA cards run at equal speed", needs=("network.rdma",), playbook="rdma-slow-link")
+@check("NET004", "Equal RDMA cards run at equal speed", needs=("network.rdma",), playbook="rdma-slow-link")
 def equal_rates(facts: Facts) -> Verdict:
     """Compares the negotiated rate of active ports of the same make of card.
 

@@ -120,7 +120,7 @@ def _entry(port: RdmaPort, index: int) -> tuple[str, bool]:
     return ("", False) if gid.type != "IB/RoCE v1" else ("RoCE v1, which routers do not forward", False)
 
 
-@check("NET009", "interfaces below RoCE use jumbo frames", needs=("network.rdma", "network.interfaces"),
+@check("NET009", "Interfaces below RoCE use jumbo frames", needs=("network.rdma", "network.interfaces"),
        playbook="mtu")  # fmt: skip
 def roce_mtu(facts: Facts) -> Verdict:
     """Looks at the MTU of the Ethernet interfaces that RoCE ports sit on.

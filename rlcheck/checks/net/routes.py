@@ -34,7 +34,7 @@ def _rank(name: str) -> int:
     return 1 if not name.startswith(_LAST_RESORT) else {"d": 2, "l": 3, "v": 4}[name[0]]
 
 
-@check("NET014", "one default route leads out", needs=("network.default_routes",), playbook="default-route")
+@check("NET014", "One default route leads out", needs=("network.default_routes",), playbook="default-route")
 def one_default_route(facts: Facts) -> Verdict:
     """Looks for default routes of equal rank over different interfaces.
 
@@ -69,7 +69,7 @@ def one_default_route(facts: Facts) -> Verdict:
     )
 
 
-@check("NET015", "a run over several nodes has a default route", needs=("network.default_routes",),
+@check("NET015", "A run over several nodes has a default route", needs=("network.default_routes",),
        playbook="default-route")  # fmt: skip
 def default_route_for_several_nodes(facts: Facts) -> Verdict:
     """Asks for a default route when the environment says that several nodes take part.
@@ -101,7 +101,7 @@ def default_route_for_several_nodes(facts: Facts) -> Verdict:
     )
 
 
-@check("NET016", "automatic choice takes an interface that leads to other nodes", needs=("network.interfaces",),
+@check("NET016", "Automatic choice takes an interface that leads to other nodes", needs=("network.interfaces",),
        playbook="virtual-interface-first")  # fmt: skip
 def automatic_interface(facts: Facts) -> Verdict:
     """Finds out which interface NCCL would take unasked, and whether it is a bridge, a VPN or the loopback.
@@ -150,7 +150,7 @@ def automatic_interface(facts: Facts) -> Verdict:
     )
 
 
-@check("NET017", "there is a network beyond the loopback", needs=("network.interfaces",), playbook="loopback-only")
+@check("NET017", "There is a network beyond the loopback", needs=("network.interfaces",), playbook="loopback-only")
 def beyond_loopback(facts: Facts) -> Verdict:
     """Looks for any interface besides the loopback that is up and has an address.
 
@@ -180,7 +180,7 @@ def beyond_loopback(facts: Facts) -> Verdict:
     return info("only the loopback interface has an address: one machine, no downloads")
 
 
-@check("NET018", "the host's own name is not a loopback address", needs=("network",), playbook="hostname-loopback")
+@check("NET018", "The host's own name is not a loopback address", needs=("network",), playbook="hostname-loopback")
 def hostname_is_not_loopback(facts: Facts) -> Verdict:
     """Looks up this host's name in /etc/hosts, where Gloo finds the address that it binds.
 
