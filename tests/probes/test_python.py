@@ -46,11 +46,13 @@ def test_the_doctors_own_interpreter() -> None:
     assert msgspec.json.decode(msgspec.json.encode(facts), type=PythonFacts) == facts
 
 
-def test_the_repository_is_not_on_the_search_path_of_a_module_run() -> None:
+def test_the_directory_of_a_module_run_is_not_on_the_search_path(tmp_path: Path) -> None:
     code = "from rlcheck.probes import python, context; print(*python.collect(context.ProbeContext()).value.sys_path)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=os.getcwd())
+    environ = {**os.environ, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environ)
     assert "site-packages" in out.stdout
-    assert os.getcwd() not in out.stdout.split()
+    assert str(tmp_path) not in out.stdout.split()
 
 
 def test_another_environment_by_its_directory(environment: Path) -> None:

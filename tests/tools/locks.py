@@ -124,7 +124,8 @@ def read_record(name: str) -> dict[str, Dist]:
 def needs(roots: Iterable[str], pins: dict[str, str], dists: dict[str, Dist], env: dict[str, str]) -> set[Need]:
     """Every declared requirement in force in `env`, reached from `roots` through the pins and their extras."""
     found: set[Need] = set()
-    todo = [("the project", Requirement(root)) for root in roots]
+    project = Dist(version="", requires=tuple(roots))
+    todo = [("the project", root) for root in _declared(project, "", env)]
     seen: set[tuple[str, str]] = set()
     while todo:
         who, requirement = todo.pop()
