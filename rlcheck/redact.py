@@ -19,26 +19,33 @@ _SECRET_NAME = rb"(?:api[_-]?key|access[_-]?key|token|secret|passw(?:or)?d|crede
 _MIXED = rb"(?=[\w.~+/-]*[0-9])(?=[\w.~+/-]*[A-Za-z])"
 # The start of a word in encoded JSON, where a line feed before it is the two characters `\n`.
 _START = rb"(?:(?<!\w)|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
-_PATTERNS: tuple[tuple[re.Pattern[bytes], bytes], ...] = (
-    (re.compile(rb"(://)[^/\s\"\\]+@"), rb"\1***@"),
-    (re.compile(_START + rb"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|pypi-|AKIA|ASIA)[\w-]{12,}"), rb"\1***"),
-    (re.compile(rb"(?i)" + _START + rb"(bearer|basic) +[A-Za-z0-9._~+/=-]{8,}"), rb"\1 ***"),
+_VALUE_NEXT = rb"[^\"\\]{0,80}\",\s*\"value\": ?\""
+# Each with literals that must stand where it begins, in lower case: finding those first is ten times as fast.
+_NAMES = re.compile(rb"api_?-?key|access_?-?key|token|secret|passw|credential")
+_FORMS = re.compile(rb"hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|pypi-|akia|asia")
+_SCHEMES = re.compile(rb"bearer +|basic +")
+_PATTERNS: tuple[tuple[re.Pattern[bytes] | None, re.Pattern[bytes], bytes], ...] = (
+    (None, re.compile(rb"(://)[^/\s\"\\]+@"), rb"\1***@"),
+    (_FORMS, re.compile(
+        _START + rb"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|pypi-|AKIA|ASIA)[\w-]{12,}"), rb"\1***"),
+    (_SCHEMES, re.compile(rb"(?i)" + _START + rb"(bearer|basic) +[A-Za-z0-9._~+/=-]{8,}"), rb"\1 ***"),
     # Plain text only (`token=…`): a JSON key ends in a quote, so that `"token": true` of our own documents stays whole.
-    (re.compile(rb"(?i)(" + _SECRET_NAME + rb"\s*=\s*(?:\\?[\"'])?)[^\s\"'&,;<\\]{4,}"), rb"\1***"),
-    (re.compile(rb"(?i)(--[\w-]*" + _SECRET_NAME + rb" +)[^\s\"'\\]{4,}"), rb"\1***"),
+    (_NAMES, re.compile(rb"(?i)(" + _SECRET_NAME + rb"\s*=\s*(?:\\?[\"'])?)[^\s\"'&,;<\\]{4,}"), rb"\1***"),
+    (None, re.compile(rb"(?i)(--[\w-]{0,40}" + _SECRET_NAME + rb" +)[^\s\"'\\]{4,}"), rb"\1***"),
     # After a colon prose may follow ("no token: gated models …"); a secret is long, or has digits among its letters.
-    (re.compile(rb"(?i)(" + _SECRET_NAME + rb":\s*)(?:[\w.~+/-]{16,}|" + _MIXED + rb"[\w.~+/-]{8,})"), rb"\1***"),
-    (re.compile(rb"(?i)(" + _SECRET_NAME + rb"\\\"\s*:\s*\\\")[^\"\\]{4,}"), rb"\1***"),
-    (re.compile(rb"(?i)(\"name\": ?\"[^\"\\]*" + _SECRET_NAME + rb"[^\"\\]*\",\s*\"value\": ?\")[^\"\\]+"), rb"\1***"),
-    (re.compile(rb"(/(?:home|Users)/)(?!\*\*\*)[^/\"\s\\:]+"), rb"\1***"),
+    (_NAMES, re.compile(
+        rb"(?i)(" + _SECRET_NAME + rb":\s*)(?:[\w.~+/-]{16,}|" + _MIXED + rb"[\w.~+/-]{8,})"), rb"\1***"),
+    (_NAMES, re.compile(rb"(?i)(" + _SECRET_NAME + rb"\\\"\s*:\s*\\\")[^\"\\]{4,}"), rb"\1***"),
+    (None, re.compile(
+        rb"(?i)(\"name\": ?\"[^\"\\]{0,80}" + _SECRET_NAME + _VALUE_NEXT + rb")[^\"\\]+"), rb"\1***"),
+    (None, re.compile(rb"(/(?:home|Users)/)(?!\*\*\*)[^/\"\s\\:]+"), rb"\1***"),
 )  # fmt: skip
 # Accounts that are nobody's name, and would be found in every second path.
 _SHARED_ACCOUNTS = frozenset({
     "root", "user", "ubuntu", "debian", "centos", "admin", "app", "nobody", "runner", "jenkins", "coder",
-    "vscode", "jovyan",
-    "ec2-user", "azureuser", "opc", "ray", "data", "tmp", "home", "opt", "usr", "var", "lib", "bin", "mnt",
-    "work", "test",
-    "train", "model", "models", "cache", "python", "conda", "torch", "vllm", "sglang", "verl", "slurm",
+    "vscode", "jovyan", "ec2-user", "azureuser", "opc", "ray", "data", "tmp", "home", "opt", "usr", "var", "lib", "bin",
+    "mnt", "work", "test", "train", "model", "models", "cache", "python", "conda", "torch",
+    "vllm", "sglang", "verl", "slurm",
 })  # fmt: skip
 
 
@@ -68,6 +75,18 @@ def redact_bytes(data: bytes, environ: Mapping[str, str]) -> bytes:
     user = environ.get("USER", "") or environ.get("LOGNAME", "")
     if len(user) >= 3 and user not in _SHARED_ACCOUNTS:
         data = re.sub(rb"(?<=[/_])" + re.escape(user.encode("utf-8", "replace")) + rb"(?![\w-])", b"$USER", data)
-    for pattern, replacement in _PATTERNS:
-        data = pattern.sub(replacement, data)
+    for begins, pattern, replacement in _PATTERNS:
+        data = pattern.sub(replacement, data) if begins is None else _replaced(data, begins, pattern, replacement)
     return data
+
+
+def _replaced(data: bytes, begins: re.Pattern[bytes], pattern: re.Pattern[bytes], replacement: bytes) -> bytes:
+    """`pattern.sub(replacement, data)`, tried only where `begins` is found."""
+    parts: list[bytes] = []
+    end = 0
+    for hit in begins.finditer(data.lower()):
+        match = pattern.match(data, hit.start()) if hit.start() >= end else None
+        if match is not None:
+            parts += (data[end : match.start()], match.expand(replacement))
+            end = match.end()
+    return b"".join((*parts, data[end:]))

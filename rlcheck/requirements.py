@@ -227,7 +227,7 @@ def _candidates(texts: Iterable[str]) -> list[Version]:
         release = edge.release
         found |= {edge, Version(".".join(map(str, (*release, 0, 0, 1))))}
         found.add(Version(".".join(map(str, (*release[:-1], release[-1] + 1)))))
-        found.add(Version(f"{edge.public}.post1" if edge.post is None and not edge.dev else edge.public))
+        found.add(Version(f"{edge.public}.post1" if edge.post is None and edge.dev is None else edge.public))
     return sorted(found)
 
 

@@ -102,7 +102,7 @@ def _proof(extension: Extension) -> str:
     "Extensions find their torch symbols",
     needs=("python.torch",),
     playbook="undefined-symbol",
-    caused_by=("ENV010", "ENV013", "ENV019", "ENV006"),
+    caused_by=("ENV010", "ENV011", "ENV012", "ENV013", "ENV019"),
 )
 def symbols(facts: Facts) -> Verdict:
     """Looks for torch symbols that a compiled extension asks for and that this torch does not define.
@@ -145,7 +145,7 @@ def symbols(facts: Facts) -> Verdict:
     "Compiled files find their libraries",
     needs=("python",),
     playbook="library-not-found",
-    caused_by=("ENV013", "ENV014", "ENV017"),
+    caused_by=("ENV010", "ENV011", "ENV012", "ENV013", "ENV014", "ENV017"),
 )
 def libraries(facts: Facts) -> Verdict:
     """Looks for shared libraries that compiled packages need and that the dynamic linker would not find.

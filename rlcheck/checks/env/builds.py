@@ -231,7 +231,9 @@ def cuda_builds(facts: Facts) -> Verdict:
         lines[0] + (f" and {len(lines) - 1} more" if len(lines) > 1 else ""),
         details=tuple(lines),
         evidence=(evidence("python.torch.cuda", build.cuda or "none", "torch/version.py"),),
-        params=pip_params(facts, name=names[0], cuda=str(ours)),
+        params=pip_params(
+            facts, name=names[0], target=f"CUDA {ours}" if ours else "the CPU", tag=f"cu{ours}" if ours else "cpu"
+        ),
     )
 
 

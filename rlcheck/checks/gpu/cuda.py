@@ -214,14 +214,15 @@ def build_matches_maker(facts: Facts) -> Verdict:
         return skip("no GPU is there to compare torch's build with")
     torch = torch_of(facts)
     kind = torch_kind(facts)
+    if kind == "cpu":
+        return skip("torch is a CPU build, which ENV014 judges")
     seen = (evidence("python.torch", f"{torch.version} cuda={torch.cuda!r} hip={torch.hip!r}", "torch/version.py"),)
     if (kind == "cuda" and nvidia) or (kind == "rocm" and amd):
         return passed(f"torch {torch.version} is a {kind} build")
     makers = " and ".join(name for name, count in ((f"{nvidia} NVIDIA", nvidia), (f"{amd} AMD Instinct", amd)) if count)
     wanted = "a CUDA build of torch" if nvidia else "a ROCm build of torch"
-    problem = warn if kind == "cpu" else fail
     index = tables().torch_rocm.get(".".join(map(str, numbers(torch.version)[:2])), "7.2")
-    return problem(
+    return fail(
         f"{wanted} for {makers} GPU(s)",
         f"torch {torch.version}, a {kind} build",
         evidence=seen,

@@ -137,6 +137,11 @@ def test_a_version_that_satisfies_all_is_never_denied(parts: list[str], candidat
         assert not SpecifierSet(together).contains(candidate)
 
 
+def test_a_development_release_as_a_bound() -> None:
+    assert common(["<=0.41.0.dev0", ">=0.30"]) is not None
+    assert common(["<=0.41.0.dev0", ">=0.41.0"]) is None
+
+
 def test_clashing_is_about_all_of_them() -> None:
     packages = demands(environment(dist("a", "1", "x>=2"), dist("b", "1", "x<2"), dist("c", "1", "x>=1"))).in_force
     assert clashing(packages)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from rlcheck import engine
+from rlcheck.checks import family_checks
 from rlcheck.checks.gpu.cuda import decoded, runs_on
 from rlcheck.facts.base import MissingKind, absent, known, missing
 from rlcheck.facts.gpu import DeviceNodes, KernelModule, NvidiaFacts
+from rlcheck.playbook import Library
 from tests.checks.gpu.cases import devices, doc, h200, library, nvidia, pci, rocm, torch
 from tests.checks.gpu.judging import judge
 
@@ -80,9 +83,11 @@ def test_no_architecture_list_is_unknown() -> None:
     assert judge("GPU009", doc(nvidia(h200()), torch(archs=()))).status == "unknown"
 
 
-def test_cpu_torch_on_a_gpu_machine_is_a_warning() -> None:
-    finding = judge("GPU037", doc(nvidia(*devices()), torch("2.13.0+cpu", cuda="")))
-    assert (finding.status, "8 NVIDIA" in finding.message) == ("warn", True)
+def test_a_cpu_torch_is_told_once() -> None:
+    assert judge("GPU037", doc(nvidia(*devices()), torch("2.13.0+cpu", cuda=""))).status == "skip"
+    facts = doc(nvidia(*devices()), torch("2.13.0+cpu", cuda=""))
+    told = [f for f in engine.judge(facts, family_checks("ENV"), Library()) if f.status == "fail"]
+    assert [finding.id for finding in told] == ["ENV014"]
 
 
 def test_rocm_torch_on_nvidia_fails() -> None:

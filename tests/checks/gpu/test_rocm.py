@@ -91,7 +91,7 @@ def test_a_laptops_display_adapter_raises_no_question() -> None:
         kfd=absent("there is no /dev/kfd"),
         rocm_version=absent("no ROCm"),
     )
-    for number in range(36, 55):
+    for number in range(36, 53):
         finding = judge(f"GPU{number:03}", doc(laptop, torch(), {"CUDA_VISIBLE_DEVICES": "0"}))
         assert finding.status in {"skip", "pass"}, f"{finding.id}: {finding.message}"
 
@@ -114,4 +114,4 @@ def test_plain_triton_alone_is_a_remark() -> None:
 def test_unreadable_topology_is_unknown() -> None:
     closed = missing(MissingKind.PERMISSION, "properties: Permission denied")
     facts = doc(rocm(devices=closed), hip())
-    assert {judge(f"GPU0{n}", facts).status for n in (41, 42, 51, 53, 54)} == {"unknown"}
+    assert {judge(f"GPU0{n}", facts).status for n in (38, 41, 42, 51, 52)} == {"unknown"}
