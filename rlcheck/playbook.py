@@ -143,7 +143,8 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
         if value is None or not _can_stand(value, recipe.command[: match.start()]):
             complete = False
             return f"<{match.group(1)}>"
-        return shlex.quote(value)
+        # A shell expands `~` only outside of quotes; recorded facts have it for the home directory.
+        return "~/" + shlex.quote(value[2:]) if value[:2] == "~/" and value[2:] else shlex.quote(value)
 
     command = _PARAMETER.sub(replace, recipe.command)
     return Fix(

@@ -99,8 +99,11 @@ def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
         mine = [f for f in report.checks if f.family == line.family and f.node == node]
         symbol = page.paint(f"[{page.symbols[line.status]}]", _STYLES.get(line.status, ""))
         page.wrapped(f"{symbol} {page.plain(line.title):{title_width}}  ", line.headline, title_width + 6)
+        unknown = [] if verbose else [f for f in mine if f.is_problem and f.status == "unknown"]
         for finding in mine:
-            _finding(page, finding, verbose, tuple(id for id in finding.caused_by if id in problems))
+            if finding not in unknown:
+                _finding(page, finding, verbose, tuple(id for id in finding.caused_by if id in problems))
+        _unknown(page, unknown)
 
 
 def _finding(page: _Page, finding: Finding, verbose: bool, causes: tuple[str, ...]) -> None:
@@ -116,6 +119,16 @@ def _finding(page: _Page, finding: Finding, verbose: bool, causes: tuple[str, ..
     elif verbose:
         time = f" [{finding.duration_ms:.1f} ms]" if finding.duration_ms >= 1 else ""
         _one_line(page, finding, f"{finding.title}: {finding.message}{time}")
+
+
+def _unknown(page: _Page, findings: list[Finding]) -> None:
+    """What could not be made, a line for each reason: one silent tool can leave dozens of checks without an answer."""
+    by_reason: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_reason.setdefault(finding.message, []).append(finding)
+    for reason, group in by_reason.items():
+        more = f" (and {len(group) - 1} more checks)" if len(group) > 1 else ""
+        _one_line(page, group[0], f"{group[0].title}{more}: {reason}")
 
 
 def _one_line(page: _Page, finding: Finding, text: str) -> None:

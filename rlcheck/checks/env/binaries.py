@@ -22,7 +22,7 @@ from rlcheck.checks.env.symbols import readable, string_abi
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.python import Distribution, Extension
-from rlcheck.requirements import version
+from rlcheck.requirements import parse, version
 
 _TORCH_LIBRARIES = ("libtorch", "libc10")
 _FROM_THE_DRIVER = re.compile(r"lib(cuda|nvidia-\w+|nvcuvid|nvoptix)\.so")
@@ -177,7 +177,7 @@ def libraries(facts: Facts) -> Verdict:
         lines[0],
         details=shortened(lines),
         evidence=(evidence("python.extensions", names[0], extension.path),),
-        params=pip_params(facts, name=extension.distribution, library=names[0], brings=_wheel(kind)),
+        params=pip_params(facts, name=extension.distribution, library=names[0], **_wheel(kind)),
     )
 
 
@@ -195,8 +195,9 @@ def _bringer(names: Iterable[str]) -> str:
     return f" ({kinds[0].what})" if kinds else ""
 
 
-def _wheel(kind: Library | None) -> str:
-    return kind.distribution.split(" ")[0] if kind and kind.distribution else "the package that brings it"
+def _wheel(kind: Library | None) -> dict[str, str]:
+    """The parameter of the fix that installs it; left for the reader to fill when no wheel is known to bring it."""
+    return {"brings": kind.distribution.split(" ")[0]} if kind and kind.distribution else {}
 
 
 def _loaded_at_import(extension: Extension) -> bool:
@@ -209,7 +210,8 @@ def numpy_abi(facts: Facts) -> Verdict:
     """Looks for extensions compiled against NumPy 1 while NumPy 2 is installed.
 
     What it does:
-        Reads from compiled files whether they use the C API of NumPy 1.x and compares with the installed NumPy.
+        Reads from compiled files whether they use the C API of NumPy 1.x and compares with the installed NumPy. Fails
+        for packages of the stack and for what they require, warns for others.
 
     Why it matters:
         NumPy 2 refuses such a module: "A module that was compiled using NumPy 1.x cannot be run in NumPy 2", and the
@@ -228,13 +230,20 @@ def numpy_abi(facts: Facts) -> Verdict:
     if not old:
         return passed(f"no extension is tied to NumPy 1 beside NumPy {numpy.version}")
     owners = [named(installed(facts)[name]) if name in installed(facts) else name for name in old]
-    return (fail if any(in_stack(name) for name in old) else warn)(
+    needed = {name for d in environment(facts).distributions if in_stack(d.name) for name in _required(d)}
+    return (fail if any(in_stack(name) or name in needed for name in old) else warn)(
         "extensions built for NumPy 2",
         f"NumPy {numpy.version} and {len(old)} package(s) built for NumPy 1: {owners[0]}",
         details=shortened(owners),
         evidence=(evidence("python.extensions", old[0]),),
         params=pip_params(facts, name=old[0]),
     )
+
+
+def _required(distribution: Distribution) -> set[str]:
+    """What a distribution requires in any case, extras left out."""
+    lines = (parse(line) for line in distribution.requires if "extra" not in line)
+    return {line.name for line in lines if line is not None}
 
 
 @check("ENV023", "The C library is new enough for the wheels", needs=("python", "platform"), playbook="glibc-too-old")

@@ -19,7 +19,7 @@ _CUDA_IN_PATH = re.compile(r"cuda-(\d{1,2})(?:\.\d+)?(?:/|$)")
 @check(
     "ENV039",
     "TORCH_CUDA_ARCH_LIST covers the GPUs here",
-    needs=("environ", "nvidia.devices"),
+    needs=("environ",),
     playbook="torch-arch-list",
 )
 def arch_list(facts: Facts) -> Verdict:
@@ -41,9 +41,10 @@ def arch_list(facts: Facts) -> Verdict:
         https://docs.pytorch.org/docs/stable/cpp_extension.html
     """
     text = need(facts.environ).get("TORCH_CUDA_ARCH_LIST", "").strip()
-    ours = capabilities(facts)
     if not text:
         return passed("TORCH_CUDA_ARCH_LIST is not set: the GPUs present are taken")
+    need(need(facts.nvidia).devices)
+    ours = capabilities(facts)
     if not ours:
         return skip("the compute capability of the GPUs is not known")
     wanted = ";".join(f"{big}.{small}" for big, small in sorted(ours))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlcheck.check import Verdict, check, evidence, info, passed, skip, warn
+from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
 from rlcheck.checks.env.common import (
     by_importance,
     environment,
@@ -122,7 +122,8 @@ def broken(facts: Facts) -> Verdict:
     """Looks for installed packages whose METADATA cannot be read or contradicts its directory.
 
     What it does:
-        Collects the distributions whose record has no name, no version or no readable METADATA.
+        Collects the distributions whose record has no name, no version or no readable METADATA. Fails when it is one
+        of the training stack.
 
     Why it matters:
         Installers can neither upgrade nor remove such a package and take it for absent or for another version, and
@@ -139,7 +140,9 @@ def broken(facts: Facts) -> Verdict:
         return passed("every installation record is whole")
     names = by_importance(found)
     lines = [f"{name} in {found[name].location}: {found[name].broken}" for name in names]
-    return warn(
+    # transformers and others ask for the version of stack packages when they are imported, and die when it has none.
+    unreadable = any(in_stack(name) and found[name].broken.startswith("no ") for name in names)
+    return (fail if unreadable else warn)(
         "installation records that can be read",
         f"{len(lines)} broken: {lines[0]}",
         details=shortened(lines),
