@@ -226,7 +226,8 @@ def _candidates(texts: Iterable[str]) -> list[Version]:
             continue
         release = edge.release
         found |= {edge, Version(".".join(map(str, (*release, 0, 0, 1))))}
-        found.add(Version(".".join(map(str, (*release[:-1], release[-1] + 1)))))
+        # `~=1.4.2` ends at 1.5, so the step beyond is taken at every place.
+        found |= {Version(".".join(map(str, (*release[:n], release[n] + 1)))) for n in range(len(release))}
         found.add(Version(f"{edge.public}.post1" if edge.post is None and edge.dev is None else edge.public))
     return sorted(found)
 

@@ -1,4 +1,4 @@
-"""Writes the generated pages: docs/checks/*.md, docs/playbooks/*.md and the terminal pictures.
+"""Writes the generated pages: docs/checks/*.md, the index of checks and playbooks, and the terminal pictures.
 
     python docs/tools/build_docs.py           write them
     python docs/tools/build_docs.py --check   exit with 1 if any of them is out of date
@@ -44,32 +44,12 @@ def _check_body(check: Check) -> list[str]:
     lines = [check.doc.strip().split("\n", 1)[0]]
     for heading in HEADINGS:
         lines += ["", f"**{heading}.**", "", *(_linked(p) + "\n" for p in check.section(heading).splitlines())]
-    lines.append(f"Playbook: [{check.playbook}](../playbooks/{check.playbook}.md)")
+    lines.append(f"Playbook: [{check.playbook}](../../playbooks/{check.playbook}.md)")
     return lines
 
 
 def _linked(text: str) -> str:
     return re.sub(r"(?<![<(])(https?://[^\s)>]+[^\s)>.,;])", r"<\1>", text)
-
-
-def playbook_page(playbook: Playbook) -> str:
-    """One playbook with its front matter in words."""
-    lines = [f"# {playbook.title}", "", f"`{playbook.id}`", "", playbook.cause, "", playbook.body.strip(), ""]
-    if playbook.verify:
-        lines += ["## Commands that show it", ""]
-        for step in playbook.verify:
-            lines += ["```bash", step.run.strip(), "```", "", f"Expect: {step.expect}", ""]
-    lines += ["## Fixes", ""]
-    for fix in playbook.fixes:
-        marks = ", ".join([fix.safety, *(["as root"] if fix.needs_root else [])])
-        lines += [f"- **{fix.title}** ({marks})" + (f". It would {fix.destroys}" if fix.destroys else "")]
-        if fix.command:
-            lines += ["", "  ```bash", *(f"  {line}" for line in fix.command.strip().splitlines()), "  ```", ""]
-    links = ", ".join(f"[{id}](../checks/{id[:3]}.md#{id.lower()})" for id in playbook.checks)
-    lines += ["", f"Checks that lead here: {links}", "", "## Sources", ""]
-    lines += [f"- <{source.url}>: {source.what}" for source in playbook.sources]
-    basis = "" if playbook.basis == "sourced" else " It rests on general knowledge, not on a source."
-    return GENERATED + "\n".join([*lines, "", f"Verified {playbook.verified}.{basis}"]) + "\n"
 
 
 def index_page(playbooks: list[Playbook]) -> str:
@@ -78,7 +58,7 @@ def index_page(playbooks: list[Playbook]) -> str:
     for family, title in FAMILIES.items():
         lines.append(f"- [{family}: {title}](checks/{family}.md), {len(family_checks(family))} checks")
     lines += ["", "| playbook | problem |", "|---|---|"]
-    lines += [f"| [{p.id}](playbooks/{p.id}.md) | {p.title} |" for p in playbooks]
+    lines += [f"| [{p.id}](../playbooks/{p.id}.md) | {p.title} |" for p in playbooks]
     return GENERATED + "\n".join(lines) + "\n"
 
 
@@ -118,7 +98,6 @@ def pages() -> dict[Path, str]:
     library = Library()
     playbooks = [library.get(id) for id in library.ids()]
     result = {DOCS / "checks" / f"{family}.md": family_page(family) for family in FAMILIES}
-    result |= {DOCS / "playbooks" / f"{playbook.id}.md": playbook_page(playbook) for playbook in playbooks}
     result[DOCS / "checks-and-playbooks.md"] = index_page(playbooks)
     result |= {DOCS / "pictures" / f"{name}.svg": picture(argv) for name, argv in PICTURES.items()}
     return result

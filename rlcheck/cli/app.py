@@ -5,6 +5,7 @@ Each command's module is imported when it runs, so that `--help` stays quick.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from rlcheck.cli import options as opt
 
 USAGE_ERROR = 2
 DOCTOR_FAILED = 3
+INTERRUPTED = 130
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _ERROR_LIMIT = 1000
 
 app = typer.Typer(
@@ -140,17 +143,22 @@ def list_command(
 
 def main() -> None:
     """Run the command line; every way out is an exit code and at most one line of error."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us (`>&-`)
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     try:
-        app()
+        _run()
     except UserError as error:
         _end(f"rlcheck: {error}", USAGE_ERROR)
     except KeyboardInterrupt:
-        _end("rlcheck: interrupted", 130)
+        _end("rlcheck: interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output has gone (`rlcheck env | head`): nothing left to tell anybody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        os._exit(0)
+        _give_up_output()
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            _give_up_output()
+            _end(f"rlcheck: standard output cannot be written: {error.strerror}", USAGE_ERROR)
         if os.environ.get("RLCHECK_TRACEBACK"):
             raise
         _end(
@@ -158,6 +166,22 @@ def main() -> None:
             "(RLCHECK_TRACEBACK=1 shows where; please report it)",
             DOCTOR_FAILED,
         )
+
+
+def _run() -> None:
+    """The command, its output written to the end: what only fails at exit would be reported by Python itself."""
+    try:
+        app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # typer has taken the interrupt already
+            raise KeyboardInterrupt from None
+        sys.stdout.flush()
+        raise
+
+
+def _give_up_output() -> None:
+    """What is still in the buffer of standard output goes nowhere, so that leaving does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(message: str, code: int) -> None:

@@ -94,7 +94,10 @@ class CacheContents(Struct, frozen=True):
 
 
 class TokenFile(Struct, frozen=True):
-    """A file that a Hub token is read from; never its content. `read_by_library` is False for a place of the past."""
+    """A file that a Hub token is read from; never its content. `read_by_library` is False for a place of the past.
+
+    `mode` is without the rights of group and others that a closed directory above the file takes away.
+    """
 
     path: str
     exists: bool = False

@@ -63,9 +63,10 @@ class RayFacts(Struct, frozen=True):
 
     `temp_dir` is where Ray keeps its sessions by default; `temp_dir_source` the variable that decided, or default.
     `sessions` are the newest of them, `num_sessions` all. `current_cluster` is the address that `ray start` left for
-    later `ray.init()` calls, "" when there is none. `listeners` are those on 6379, 8265, 10001 and on the ports of
-    running GCS servers. `num_unseen_raylets` counts raylet sockets that are bound by processes that cannot be seen
-    (another PID namespace). `auth_token` is looked at only when RAY_AUTH_MODE is set.
+    later `ray.init()` calls, "" when there is none. `listeners` are those on 6379, 8265, 10001, on the port of
+    RAY_ADDRESS and on those of running GCS servers. `num_unseen_raylets` counts raylet sockets that are bound by
+    processes that cannot be seen (another PID namespace). `auth_token` is looked at when RAY_AUTH_MODE is
+    token or not set.
     """
 
     uid: int = -1

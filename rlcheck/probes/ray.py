@@ -48,11 +48,12 @@ def _running(
     """Listeners and processes. The table of processes is read only when a socket or a port shows that Ray may run."""
     ports = listening_ports(ctx)
     sockets_known = ctx.exists("/proc/net/unix")
-    suspicious = bool(bound) or any(port.port in _DEFAULT_PORTS for port in ports.value or ())
+    usual = {*_DEFAULT_PORTS, _port_of(ctx.environ.get("RAY_ADDRESS", ""))}
+    suspicious = bool(bound) or any(port.port in usual for port in ports.value or ())
     if not suspicious and sockets_known and ports.value is not None:
         return known(()), known(())
     processes = ray_processes(ctx)
-    wanted = {*_DEFAULT_PORTS, *(_port_of(process.gcs_address) for process in processes.value or ())}
+    wanted = {*usual, *(_port_of(process.gcs_address) for process in processes.value or ())}
     if ports.value is None:
         return Fact(missing=why_missing(ports)), processes
     ours = [port for port in ports.value if port.port in wanted]
@@ -166,8 +167,8 @@ def _numbers(words: Iterable[str]) -> list[int]:
 
 
 def _auth_token(ctx: ProbeContext) -> Fact[AuthToken]:
-    """The token file, when token authentication is on. Its directory may be on a file system that does not answer."""
-    if ctx.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+    """The token file, unless authentication is off. Its directory may be on a file system that does not answer."""
+    if ctx.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return absent("RAY_AUTH_MODE is not token")
     source = "RAY_AUTH_TOKEN_PATH" if ctx.environ.get("RAY_AUTH_TOKEN_PATH") else "default"
     path = ctx.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.join(ctx.environ.get("HOME", "/"), ".ray/auth_token")

@@ -27,7 +27,7 @@ def collect_toolchain(context: ProbeContext, mounts: Mounts) -> ToolchainFacts:
     cc = context.environ.get("CC", "")
     program = cc.split()[0] if cc.split() else ""
     compilers = {name: path for name in _COMPILERS if (path := context.find_command(name))}
-    include_dirs = _include_dirs(context)
+    include_dirs = _include_dirs(context, mounts)
     header = next((path for path in include_dirs if context.exists(f"{path}/Python.h")), "")
     searched = [path for path in _library_path(context) if not mounts.at(mounts.resolve(path)).network]
     return ToolchainFacts(
@@ -50,7 +50,7 @@ def _header(include_dirs: tuple[str, ...], found_in: str) -> Fact[str]:
     return missing(MissingKind.UNSUPPORTED, "the examined interpreter is not a file of this machine")
 
 
-def _include_dirs(context: ProbeContext) -> tuple[str, ...]:
+def _include_dirs(context: ProbeContext, mounts: Mounts) -> tuple[str, ...]:
     """Where the headers of the examined interpreter would be."""
     if not context.python:
         # Builds without the global lock and debug builds have headers of their own, marked by their ABI's letters.
@@ -61,6 +61,9 @@ def _include_dirs(context: ProbeContext) -> tuple[str, ...]:
         return ()
     prefix = posixpath.dirname(posixpath.dirname(executable))
     settings = context.read_text(f"{prefix}/pyvenv.cfg", 65536).value or ""
+    if not settings:  # outside of a virtual environment a link leads to the installation, and to its version
+        executable = mounts.resolve(executable)
+        prefix = posixpath.dirname(posixpath.dirname(executable))
     home = re.search(r"^home\s*=\s*(\S.*?)\s*$", settings, re.M)
     version = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+)", settings, re.M)
     named = re.search(r"python(\d+\.\d+)$", executable)
@@ -69,7 +72,7 @@ def _include_dirs(context: ProbeContext) -> tuple[str, ...]:
     pattern = rf"python{re.escape(found[1])}[a-z]*" if found else r"python3\.\d+[a-z]*"
     names = context.list_dir(f"{prefix}/include").value or ()
     dirs = tuple(f"{prefix}/include/{name}" for name in names if re.fullmatch(pattern, name))
-    return dirs or (f"{prefix}/include/python{found[1]}" if found else f"{prefix}/include",)
+    return dirs or ((f"{prefix}/include/python{found[1]}",) if found else ())
 
 
 def _library_path(context: ProbeContext) -> list[str]:

@@ -106,9 +106,24 @@ def token_file(entry: dict) -> dict:
     except OSError as error:
         found["exists"] = error.errno not in (2, 20)
         return found
-    found.update(exists=True, owner_uid=info.st_uid, mode=stat.S_IMODE(info.st_mode), num_bytes=info.st_size)
+    mode = stat.S_IMODE(info.st_mode) & ~closed_above(entry["path"])
+    found.update(exists=True, owner_uid=info.st_uid, mode=mode, num_bytes=info.st_size)
     found["readable"] = stat.S_ISREG(info.st_mode) and os.access(entry["path"], os.R_OK)
     return found
+
+
+def closed_above(path: str) -> int:
+    """The rights of group and others that a directory above `path` takes away, since they cannot get past it."""
+    closed, above = 0, os.path.dirname(os.path.realpath(path))
+    while True:
+        try:
+            mode = os.stat(above).st_mode
+        except OSError:
+            return closed
+        closed |= (0 if mode & 0o001 else 0o007) | (0 if mode & 0o011 else 0o070)
+        if above == os.path.dirname(above):
+            return closed
+        above = os.path.dirname(above)
 
 
 def home_directory(path: str) -> dict:

@@ -33,6 +33,7 @@ class _Page:
 
     def __init__(self, out: TextIO, ascii_only: bool) -> None:
         self._out = out
+        self._blank = True
         terminal = out.isatty()
         self.ascii = ascii_only or ascii_wanted(out)
         self._colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -56,6 +57,12 @@ class _Page:
     def write(self, line: str = "") -> None:
         """One line, ready made."""
         self._out.write(line + "\n")
+        self._blank = not line
+
+    def gap(self) -> None:
+        """An empty line, unless one is there."""
+        if not self._blank:
+            self.write()
 
     def wrapped(self, first: str, text: str, indent: int) -> None:
         """`text` after `first` (which takes `indent` columns), continued below itself."""
@@ -160,7 +167,7 @@ def _problem(page: _Page, finding: Finding, verbose: bool) -> None:
 def _details(page: _Page, details: list[str], verbose: bool) -> None:
     shown = details if verbose else details[:_MAX_DETAILS]
     for detail in shown:
-        _labelled(page, "", f"{'-' if page.ascii else '•'} {detail}")
+        page.wrapped(" " * (6 + _LABEL_WIDTH) + ("- " if page.ascii else "• "), detail, 8 + _LABEL_WIDTH)
     if len(shown) < len(details):
         _labelled(page, "", f"… {len(details) - len(shown)} more (-v shows them)")
 
@@ -195,8 +202,7 @@ def _fix(page: _Page, label: str, fix: Fix) -> None:
 
 
 def _footer(page: _Page, report: Report, verbose: bool) -> None:
-    if not any(f.is_problem and f.status in ("fail", "warn") for f in report.checks):
-        page.write()
+    page.gap()
     for note in report.notes:
         page.wrapped("note: ", note, 6)
     seconds = f" in {report.duration_ms / 1e3:.2f} s" if report.duration_ms else ""

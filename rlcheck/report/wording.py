@@ -61,7 +61,8 @@ def caution(fix: Fix) -> str:
     """What to know before typing a fix: needs root, what it would destroy."""
     words = ["as root"] if fix.needs_root else []
     if fix.safety == "unsafe" and fix.kind != "advice":
-        words.append(f"unsafe: {fix.destroys}" if fix.destroys else "unsafe")
+        harmless = fix.destroys.startswith("nothing")
+        words.append(fix.destroys if harmless else f"unsafe: {fix.destroys}" if fix.destroys else "unsafe")
     return ", ".join(words)
 
 

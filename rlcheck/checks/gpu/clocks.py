@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from rlcheck.check import Verdict, check, evidence, skip, warn
-from rlcheck.checks.gpu.devices import label, listed, readings
+from rlcheck.check import Verdict, check, evidence, info, skip, warn
+from rlcheck.checks.gpu.devices import is_datacenter, label, listed, readings
 from rlcheck.checks.gpu.tables import tables
 from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
@@ -64,7 +64,7 @@ def power_limit(facts: Facts) -> Verdict:
 
     What it does:
         Reads the limit that is set and the card's default; less than 95 % of the default counts, and so does a
-        difference between cards of one model.
+        difference between cards of one model (consumer cards: with the same default).
 
     Why it matters:
         A limit somebody set with nvidia-smi stays until the next reboot and makes that GPU the slow one that all others
@@ -78,15 +78,18 @@ def power_limit(facts: Facts) -> Verdict:
     """
     found = readings(facts, lambda device: device.power_limit_w)
     low: list[str] = []
-    by_model: dict[str, set[float]] = defaultdict(set)
+    by_model: dict[tuple[str, int], set[float]] = defaultdict(set)
     default_w = 0.0
+    group: list[int] = []
     for device, limit in found.items:
         default = value_or(device.power_default_w, 0.0)
-        by_model[value_or(device.name, "")].add(round(limit))
+        # Consumer cards of one model from different makers have different defaults.
+        by_model[value_or(device.name, ""), 0 if is_datacenter(device) else round(default)].add(round(limit))
         if 0 < limit < _LOWERED * default:
             low.append(f"{label(device)}: {limit:.0f} of {default:.0f} W")
-            default_w = default
-    uneven = [f"{model or 'GPUs'}: {listed(f'{w:.0f} W' for w in sorted(ws))}" for model, ws in by_model.items()
+            default_w = default_w or default
+            group += [device.index] if default == default_w else []
+    uneven = [f"{model or 'GPUs'}: {listed(f'{w:.0f} W' for w in sorted(ws))}" for (model, _), ws in by_model.items()
               if len(ws) > 1]  # fmt: skip
     if not low and not uneven:
         return found.fine("every GPU has its default power limit")
@@ -98,7 +101,10 @@ def power_limit(facts: Facts) -> Verdict:
             evidence(f"nvidia.devices[{d.index}].power_limit_w", f"{limit:.0f}", "NVML")
             for d, limit in found.items[:16]
         ),
-        params={"watts": f"{default_w:.0f}" if default_w else f"{max(limit for _, limit in found.items):.0f}"},
+        params={
+            "watts": f"{default_w:.0f}" if default_w else f"{max(limit for _, limit in found.items):.0f}",
+            "indices": ",".join(map(str, group or [device.index for device, _ in found.items])),
+        },
     )
 
 
@@ -108,7 +114,8 @@ def pcie_width(facts: Facts) -> Verdict:
 
     What it does:
         Reads the current and the maximum number of lanes. The speed (generation) is left alone: it drops when a GPU is
-        idle, the width does not.
+        idle, the width does not. Workstation boards split a slot's lanes among cards, and virtual machines show links
+        that are not theirs: there fewer lanes are only told, unless one data-center card has fewer than its like.
 
     Why it matters:
         Offloading, weight transfer between trainer and engine, and GPUDirect RDMA all go over this link. One GPU at
@@ -135,12 +142,25 @@ def pcie_width(facts: Facts) -> Verdict:
         return skip("these GPUs do not depend on a PCIe link, or do not show it")
     if not bad:
         return found.fine(f"{judged} PCIe link(s) run at full width")
+    text = listed(f"{label(device)}: x{width} of x{most}" for device, width, most in bad)
+    if not _is_fault(facts, found.items, bad):
+        return info(f"{text}: how this kind of machine is built, as a rule")
     return warn(
         f"PCIe links of x{bad[0][2]}",
-        listed(f"{label(device)}: x{width} of x{most}" for device, width, most in bad),
+        text,
         evidence=tuple(evidence(f"nvidia.devices[{d.index}].pcie_width", width, "NVML") for d, width, _ in bad[:16]),
         params={"bus_id": value_or(bad[0][0].bus_id, "0000:00:00.0")},
     )
+
+
+def _is_fault(
+    facts: Facts, widths: tuple[tuple[NvidiaDevice, int], ...], bad: list[tuple[NvidiaDevice, int, int]]
+) -> bool:
+    """Whether a narrow link is more than the way in which the machine is wired or shown."""
+    is_virtual = facts.platform.value is not None and bool(facts.platform.value.virtualization)
+    judged = [(device, width) for device, width, _ in bad if is_datacenter(device)]
+    like = {device.name.value: {w for d, w in widths if d.name.value == device.name.value} for device, _ in judged}
+    return any(not is_virtual or len(like[device.name.value]) > 1 for device, _ in judged)
 
 
 @check(

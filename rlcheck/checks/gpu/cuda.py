@@ -52,6 +52,8 @@ def driver_for_torch(facts: Facts) -> Verdict:
     major = (numbers(torch.cuda) or (0,))[0]
     driver = need(nvidia.driver_version)
     raw = nvidia.cuda_driver.value
+    if raw is None and any(library.name == "libcuda.so" and library.kind == "compat" for library in nvidia.libraries):
+        return unknown("a forward-compatibility libcuda decides, and its CUDA version could not be asked")
     floor = tables().cuda_floors.get(major)
     if not major or (raw is None and (floor is None or not numbers(driver))):
         return unknown(f"no driver floor is known for CUDA {torch.cuda!r} with driver {driver!r}")
@@ -128,7 +130,9 @@ def architectures(facts: Facts) -> Verdict:
     slow = [(device, cc) for device, cc, way in ways if way - {""} == {"ptx"}]
     shown = evidence("python.torch.arch_list", " ".join(archs), "torch")
     if bad:
-        return fail(
+        # An old card for the display beside the ones that compute stops nobody who leaves it out.
+        problem = fail if len(bad) == len(ways) else warn
+        return problem(
             f"torch {torch.version} with code for compute capability {listed(sorted({_dotted(cc) for _, cc in bad}))}",
             f"only {listed(archs)}",
             details=tuple(f"{label(device)} has compute capability {_dotted(cc)}" for device, cc in bad[:16]),
@@ -189,11 +193,11 @@ def generation(facts: Facts) -> Verdict:
     playbook="torch-built-for-other-gpu",
 )
 def build_matches_maker(facts: Facts) -> Verdict:
-    """Compares torch's build (CUDA, ROCm or CPU) with the maker of the GPUs.
+    """Compares torch's build (CUDA or ROCm) with the maker of the GPUs.
 
     What it does:
         Looks for NVIDIA GPUs that answer and for AMD Instinct GPUs, and at `torch.version.cuda` and `torch.version.hip`
-        as written in torch's files.
+        as written in torch's files. A build without any GPU is the question of ENV014.
 
     Why it matters:
         A torch of the other kind sees no GPU at all: `torch.cuda.is_available()` is false and the run stops or crawls

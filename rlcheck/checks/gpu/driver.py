@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown, warn
-from rlcheck.checks.gpu.devices import environ, in_container, is_datacenter, listed, numbers, torch_kind
+from rlcheck.checks.gpu.devices import environ, has_word, in_container, listed, numbers, torch_kind
 from rlcheck.checks.gpu.tables import tables
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
@@ -76,7 +76,8 @@ def device_nodes(facts: Facts) -> Verdict:
         return skip("the NVIDIA driver is not loaded")
     asked = value_or(facts.environ, {}).get("NVIDIA_VISIBLE_DEVICES")
     details = () if asked is None else (f"NVIDIA_VISIBLE_DEVICES is {asked[:80]!r}",)
-    problem = fail if _grave(facts) else warn
+    # void and none are how a container says that it was meant to have no GPU: a head or data-loading pod.
+    problem = fail if _grave(facts) and asked not in ("void", "none") else warn
     seen = evidence("nvidia.nodes.numbers", len(nodes.numbers), "/dev")
     if not nodes.numbers or not nodes.control:
         found = "no GPU device node" if not nodes.numbers else "no /dev/nvidiactl"
@@ -141,7 +142,7 @@ _SOFT_ERRORS = ("TIMEOUT", "CRASHED", "NO_PERMISSION", "LIBRARY_NOT_FOUND")
     "NVML starts",
     needs=("nvidia",),
     playbook="nvml-does-not-start",
-    caused_by=("GPU001", "GPU002", "GPU003"),
+    caused_by=("GPU001", "GPU002", "GPU003", "GPU035", "SYS033"),
 )
 def nvml_starts(facts: Facts) -> Verdict:
     """Starts NVML, the driver's own interface for its state, as nvidia-smi, NCCL and vLLM do.
@@ -177,12 +178,13 @@ def nvml_starts(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU005", "Every GPU answers", needs=("nvidia.devices",), playbook="gpu-lost", caused_by=("GPU004",))
+@check("GPU005", "Every GPU answers", needs=("nvidia.devices",), playbook="gpu-lost", caused_by=("GPU004", "SYS033"))
 def every_gpu_answers(facts: Facts) -> Verdict:
     """Asks the driver for a handle of every GPU that it counts.
 
     What it does:
-        Calls nvmlDeviceGetHandleByIndex for each GPU and names the error of those that refuse.
+        Calls nvmlDeviceGetHandleByIndex for each GPU and names the error of those that refuse. GPUs that this user may
+        not open beside others that answer are taken for GPUs of other jobs.
 
     Why it matters:
         A GPU that is lost or waits for a reset cannot be used, and a job that counts on it stops when it starts. Its
@@ -201,6 +203,8 @@ def every_gpu_answers(facts: Facts) -> Verdict:
     if not silent:
         return passed(f"all {len(devices)} GPU(s) answer")
     errors = sorted({device.handle_error for device in silent})
+    if errors == ["NO_PERMISSION"] and len(silent) < len(devices):
+        return info(f"{len(devices) - len(silent)} GPU(s) answer; {len(silent)} more are not open to this user")
     problem = warn if set(errors) <= {"NO_ANSWER", "NO_PERMISSION"} else fail
     return problem(
         f"{len(devices)} GPU(s) that answer",
@@ -215,7 +219,7 @@ def _first_libcuda(nvidia: NvidiaFacts) -> DriverLibrary | None:
     return next((library for library in nvidia.libraries if library.name == "libcuda.so"), None)
 
 
-@check("GPU006", "libcuda is found", needs=("nvidia.devices",), playbook="libcuda-not-found")
+@check("GPU006", "libcuda is found", needs=("nvidia.devices",), playbook="libcuda-not-found", caused_by=("GPU035",))
 def libcuda_found(facts: Facts) -> Verdict:
     """Looks for libcuda.so.1, the driver's CUDA library, where the dynamic linker looks.
 
@@ -267,11 +271,11 @@ def compat_fits(facts: Facts) -> Verdict:
 
     What it does:
         When the first libcuda is from a `compat` directory, compares its version with the kernel driver's and looks
-        whether the GPUs are data-center models.
+        whether the GPUs are consumer models. Of professional RTX cards some are served, so these are only told.
 
     Why it matters:
-        The compatibility library serves data-center GPUs with an older driver and nothing else: on other GPUs CUDA
-        stops with error 804, and beside a newer driver it takes CUDA a step back.
+        The compatibility library serves data-center GPUs (and a few server RTX cards) with an older driver: on GeForce
+        cards CUDA stops with error 804, and beside a newer driver it takes CUDA a step back.
 
     How to fix:
         Take the compat directory out of LD_LIBRARY_PATH, or upgrade the driver.
@@ -286,7 +290,7 @@ def compat_fits(facts: Facts) -> Verdict:
         return skip("programs load the driver's own libcuda")
     params = {"directory": library.directory}
     seen = (evidence("nvidia.libraries", f"{library.directory}/libcuda.so.{library.version}", "LD_LIBRARY_PATH"),)
-    consumer = [d for d in value_or(nvidia.devices, ()) if d.name.value and not is_datacenter(d)]
+    consumer = [d for d in value_or(nvidia.devices, ()) if has_word(d.name.value or "", ("GeForce", "TITAN"))]
     if consumer:
         found = f"{listed(sorted({d.name.value or '' for d in consumer}))} with {library.directory}/libcuda.so.1"
         return fail("forward compatibility only on data-center GPUs", found, evidence=seen, params=params)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
 from rlcheck.checks.gpu.devices import is_datacenter, label, listed, not_there, readings
 from rlcheck.checks.gpu.tables import tables
@@ -12,7 +14,8 @@ from rlcheck.facts.gpu import NvidiaDevice, Xid
 _RECENT_S = 2 * 3600
 
 
-@check("GPU014", "No uncorrectable memory errors", needs=("nvidia.devices",), playbook="gpu-memory-errors")
+@check("GPU014", "No uncorrectable memory errors", needs=("nvidia.devices",), playbook="gpu-memory-errors",
+       caused_by=("GPU017", "GPU019"))  # fmt: skip
 def ecc_uncorrected(facts: Facts) -> Verdict:
     """Reads the number of ECC errors that could not be corrected since the driver was loaded.
 
@@ -33,9 +36,9 @@ def ecc_uncorrected(facts: Facts) -> Verdict:
     bad = [(device, count) for device, count in found.items if count > 0]
     if not bad:
         return found.fine("no uncorrected ECC error since the driver was loaded")
-    # A driver that says that nothing is to be done has contained the error.
-    contained = all(device.recovery_action.value == 0 for device, _ in bad)
-    return (warn if contained else fail)(
+    # An error that the driver has contained leaves the GPU usable; where it has not, it asks for an action.
+    wanted = any(value_or(device.recovery_action, 0) != 0 for device, _ in bad)
+    return (fail if wanted else warn)(
         "0 uncorrected ECC errors since the driver was loaded",
         listed(f"{label(device)}: {count}" for device, count in bad),
         evidence=tuple(evidence(f"nvidia.devices[{d.index}].ecc_uncorrected", n, "NVML") for d, n in bad[:16]),
@@ -193,7 +196,8 @@ def recovery_action(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU020", "No grave GPU error in the kernel log", needs=("nvidia.xids",), playbook="fatal-xid")
+@check("GPU020", "No grave GPU error in the kernel log", needs=("nvidia.xids",), playbook="fatal-xid",
+       caused_by=("GPU005", "GPU017", "GPU019"))  # fmt: skip
 def xids(facts: Facts) -> Verdict:
     """Looks through the kernel log for Xid errors and names what NVIDIA's catalogue says to do.
 
@@ -223,9 +227,11 @@ def xids(facts: Facts) -> Verdict:
     seen = tuple(evidence("nvidia.xids", f"Xid {xid.code} {xid.text}"[:160], "dmesg") for xid in grave[:8])
     if not grave:
         mild = [xid for xid, severity in severities if severity]
-        if mild:
-            counts = listed(f"Xid {xid.code} ({xid.count}x)" for xid in mild)
-            return info(f"only errors that programs cause themselves: {counts}", details=lines)
+        strange = [xid for xid in ours if xid.code not in catalogue]
+        if mild or strange:
+            counts = listed(f"Xid {xid.code} ({xid.count}x)" for xid in (*mild, *strange))
+            what = "errors that need looking up" if strange else "only errors that programs cause themselves"
+            return info(f"{what}: {counts}", details=lines)
         return passed(f"{len(ours)} Xid message(s), none grave" if ours else "no Xid error since boot")
     recent = any(_age_s(xid) <= _RECENT_S and not _recovered(xid, devices) for xid in grave)
     first = grave[0]
@@ -234,13 +240,18 @@ def xids(facts: Facts) -> Verdict:
         listed(f"Xid {xid.code} ({xid.count}x) on {xid.bus_id}" for xid in grave),
         details=lines,
         evidence=seen,
-        params={"code": str(first.code), "bus_id": first.bus_id, "action": _action(first)},
+        params={"code": str(first.code), "bus_id": _address(first), "action": _action(first)},
     )
 
 
 def _same_gpu(xid: Xid, device: NvidiaDevice) -> bool:
     # The kernel log leaves out the function number: 0000:10:1c for 0000:10:1c.0.
     return bool(device.bus_id.value) and (device.bus_id.value or "").split(".")[0] == xid.bus_id.split(".")[0]
+
+
+def _address(xid: Xid) -> str:
+    """The GPU as `nvidia-smi -i` takes it, with the function number that the kernel log leaves out."""
+    return xid.bus_id if "." in xid.bus_id else f"{xid.bus_id}.0"
 
 
 def _is_ours(xid: Xid, devices: tuple[NvidiaDevice, ...]) -> bool:
@@ -253,7 +264,8 @@ def _recovered(xid: Xid, devices: tuple[NvidiaDevice, ...]) -> bool:
 
 
 def _age_s(xid: Xid) -> float:
-    return value_or(xid.last_age_s, 0.0)
+    # Without a time stamp it may be weeks old: told, but not taken for the state of now.
+    return value_or(xid.last_age_s, math.inf)
 
 
 def _action(xid: Xid) -> str:

@@ -89,7 +89,8 @@ def fabric(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU026", "GPUs that work together are joined by NVLink", needs=("nvidia.devices",), playbook="nvlink-absent")
+@check("GPU026", "GPUs that work together are joined by NVLink", needs=("nvidia.devices",), playbook="nvlink-absent",
+       caused_by=("GPU025",))  # fmt: skip
 def nvlink_present(facts: Facts) -> Verdict:
     """Looks for several data-center GPUs without any NVLink between them.
 
@@ -136,7 +137,8 @@ def imex_channel(facts: Facts) -> Verdict:
     """Looks for an IMEX channel device where GPUs belong to a multi-node NVLink domain (GB200 NVL72 and the like).
 
     What it does:
-        When a GPU's fabric has a cluster, looks for a channel below /dev/nvidia-caps-imex-channels.
+        When a GPU's fabric has a cluster and the host processor is an ARM one (Grace), looks for a channel below
+        /dev/nvidia-caps-imex-channels. x86 machines with NVSwitches name a cluster, too, but reach nobody outside.
 
     Why it matters:
         Without the channel a process cannot share GPU memory with other nodes over NVLink, and NCCL goes over the much
@@ -150,7 +152,7 @@ def imex_channel(facts: Facts) -> Verdict:
     """
     found = readings(facts, lambda device: device.fabric)
     clustered = [device for device, state in found.items if state.cluster and state.state == "completed"]
-    if not clustered:
+    if not clustered or (facts.platform.value is not None and facts.platform.value.machine == "x86_64"):
         return skip("the GPUs belong to no multi-node NVLink domain")
     channels = need(facts.nvidia).nodes.imex_channels
     if channels:

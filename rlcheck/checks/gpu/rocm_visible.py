@@ -1,6 +1,6 @@
 """Which AMD GPUs a program sees: the HIP, CUDA and ROCR visible-devices variables, and Ray's view of them.
 
-Field note F23: a difference between them crashes engines, and Ray's releases treat them in five different ways.
+A difference between them crashes engines, and Ray's releases treat them in five different ways.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ def memory_free(facts: Facts) -> Verdict:
             busy.append((device, held, total))
     if not busy:
         return found.fine("no other program holds GPU memory")
-    pids = [process.pid for device, _, _ in busy for process in value_or(device.processes, ())]
+    # A process without a name is one of another container: its number means something else, or nothing, here.
+    pids = [p.pid for device, _, _ in busy for p in value_or(device.processes, ()) if p.pid > 1 and p.name]
     return warn(
         "GPUs without other programs' memory",
         listed(f"{label(device)}: {gib(held)} of {gib(total)} in use" for device, held, total in busy),

@@ -18,7 +18,8 @@ _MAX_DIGITS = 6
 def entries(text: str) -> list[str]:
     """The entries of a visible-devices list up to the first negative one, where CUDA stops reading."""
     found: list[str] = []
-    for part in text.split(","):
+    # A comma at the end is a common slip that costs nothing: the entries before it count.
+    for part in text.rstrip(", \t").split(",") if text.strip(", \t") else ():
         part = part.strip()
         if part.startswith("-"):
             break
@@ -84,6 +85,8 @@ def visible_exist(facts: Facts) -> Verdict:
     if not named or text.strip().lower() in _HIDES_ALL:
         return skip("CUDA_VISIBLE_DEVICES hides every GPU")
     devices = need(need(facts.nvidia).devices)
+    if not devices:
+        return skip("the driver counts no GPU here")
     wrong = [problem for entry in named if (problem := _problem(entry, devices, len(devices)))]
     wrong += [f"{entry[:16]}: listed twice" for entry in dict.fromkeys(named) if named.count(entry) > 1]
     if not wrong:
@@ -145,7 +148,7 @@ def device_order(facts: Facts) -> Verdict:
     """Looks whether an index means the same GPU to CUDA as to nvidia-smi and Slurm.
 
     What it does:
-        On machines with GPUs of different models, or in a Slurm job, looks for CUDA_DEVICE_ORDER=PCI_BUS_ID.
+        On machines with GPUs of different models looks for CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
     Why it matters:
         By default CUDA puts the fastest GPU first, while nvidia-smi, NVML and Slurm go by PCI bus. With different
@@ -164,10 +167,9 @@ def device_order(facts: Facts) -> Verdict:
     models = sorted({device.name.value for device in devices if device.name.value})
     if order == "PCI_BUS_ID":
         return passed("CUDA_DEVICE_ORDER is PCI_BUS_ID")
-    if len(devices) < 2 or (len(models) < 2 and "SLURM_JOB_ID" not in variables):
+    if len(devices) < 2 or len(models) < 2:
         return passed("the GPUs are alike, so that their order does not matter")
-    why = f"the models differ ({listed(models)})" if len(models) > 1 else "this is a Slurm job, which goes by PCI bus"
     return info(
-        f"CUDA_DEVICE_ORDER is {order or 'not set'} while {why}: set it to PCI_BUS_ID",
+        f"CUDA_DEVICE_ORDER is {order or 'not set'} while the models differ ({listed(models)}): set it to PCI_BUS_ID",
         evidence=(evidence("environ.CUDA_DEVICE_ORDER", order or "not set", "environment"),),
     )

@@ -93,7 +93,7 @@ def offline_flags(facts: Facts) -> Verdict:
 
 @check("HFC020", "HF_ENDPOINT is a usable address", needs=("environ",), playbook="hf-endpoint")
 def endpoint(facts: Facts) -> Verdict:
-    """Judges the address of the Hub or of its mirror (F71).
+    """Judges the address of the Hub or of its mirror.
 
     What it does:
         The value must be a URL with https (or http) and a host. Plain http to another machine is a warning, another

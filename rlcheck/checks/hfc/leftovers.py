@@ -9,6 +9,8 @@ from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.hub import CacheContents
 
+# The one answer of flock on which the client falls back to soft locks.
+_ENOSYS = 38
 _STALE_LOCK_S = 3600.0
 _INCOMPLETE_WARN_BYTES = 20 * GIB
 _FREE_FAIL_BYTES = 2 * GIB
@@ -79,8 +81,8 @@ def stale_soft_locks(facts: Facts) -> Verdict:
         https://github.com/huggingface/huggingface_hub/pull/3944
     """
     contents, test = need(hub(facts).contents), need(hub(facts).write_test)
-    if not test.lock_errno:
-        return skip("flock works here, so a lock file that lies about holds nothing")
+    if test.lock_errno != _ENOSYS:
+        return skip("no soft locks are used here, so a lock file that lies about holds nothing")
     if not contents.locks.num or contents.locks.oldest_s < _STALE_LOCK_S:
         return passed("no old lock file", details=_cut(contents))
     return warn(
@@ -188,7 +190,7 @@ def free_space(facts: Facts) -> Verdict:
     """
     cache = need(hub(facts).cache)
     wanted = _FREE_WARN_GPU_BYTES if has_gpu(facts) else _FREE_WARN_BYTES
-    if cache.free_bytes < 0:
+    if cache.free_bytes < 0 or cache.total_bytes == 0:  # a tmpfs without a limit says 0 of 0
         return skip("the file system does not say how much is free")
     more = {
         "evidence": (evidence("hub.cache.free_bytes", cache.free_bytes, cache.nearest),),

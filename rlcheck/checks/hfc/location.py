@@ -109,6 +109,8 @@ def legacy_variables(facts: Facts) -> Verdict:
     if version < _IGNORED_SINCE:
         return info(f"{name}={value} works with transformers {version}, and is ignored from 5.0 on", **more)
     used = f"; the cache is {section.cache_dir}" if section is not None else ""
+    if new or old or variable(facts, "HF_HOME"):  # somebody has chosen a place: it must not be overruled by the old one
+        more["params"] = {"variable": name}
     return warn(
         f"no {name}, which transformers {version} does not read",
         f"{name}={value}{used}",

@@ -61,7 +61,8 @@ def token_private(facts: Facts) -> Verdict:
     """Reads the permissions of the token files, the old place (~/.huggingface/token) included.
 
     What it does:
-        Reports a file that anybody (warning) or the group (mentioned) may read.
+        Reports a file that anybody (warning) or the group (mentioned) may read. A closed directory above protects it.
+        Inside a container it is only mentioned: nobody else is in there.
 
     Why it matters:
         Whoever reads the token is you to the Hub: private and gated models can be downloaded, and with a write token
@@ -85,7 +86,8 @@ def token_private(facts: Facts) -> Verdict:
             "evidence": tuple(evidence("hub.tokens", f"mode {file.mode:04o}", file.path) for file in exposed),
             "params": {"token_file": exposed[0].path},
         }
-        if bits == 0o004:
+        in_container = facts.platform.value is not None and bool(facts.platform.value.container)
+        if bits == 0o004 and not in_container:
             return warn("a file that only its owner can read (mode 0600)", f"{found}: readable by {whose}", **more)
         return info(f"readable by {whose}: {found}", **more)
     return passed(f"{len(files)} token files, private")

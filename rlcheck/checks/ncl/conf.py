@@ -145,7 +145,8 @@ def contradictions(facts: Facts) -> Verdict:
 
     What it does:
         IB off with NCCL_NET=IB or with IB tuning, NVLS or multi-node NVLink forced where cuMem is off, threads times
-        sockets above 64, an old and a new limit of channels with different values, forced GPUDirect with DMA-BUF off.
+        sockets above 64, an old and a new limit of channels with different values. RDMA tuning that
+        idles beside NCCL_IB_DISABLE=1 is told, no more.
 
     Why it matters:
         Such a set stops NCCL at start, or one half of it silently does nothing and misleads whoever measures.
@@ -161,12 +162,18 @@ def contradictions(facts: Facts) -> Verdict:
     if not clashes:
         return passed("no contradiction" if found else "no NCCL setting")
     names = list(dict.fromkeys(name for pair, _ in clashes for name in pair))
+    text = "; ".join(f"{' and '.join(f'{n}={value_of(found, n)}' for n in pair)}: {why}" for pair, why in clashes)
+    if all(why == _IDLE for _, why in clashes):
+        return info(text)
     return warn(
         "settings that go together",
-        "; ".join(f"{' and '.join(f'{n}={value_of(found, n)}' for n in pair)}: {why}" for pair, why in clashes),
+        text,
         evidence=tuple(evidence(f"environ.{name}", found[name].value[:80], found[name].where) for name in names),
         params={"name": clashes[0][0][0]},
     )
+
+
+_IDLE = "the tuning has no effect"
 
 
 def _clashes(found: dict[str, Setting]) -> list[tuple[tuple[str, ...], str]]:
@@ -175,8 +182,8 @@ def _clashes(found: dict[str, Setting]) -> list[tuple[tuple[str, ...], str]]:
     tuning = [n for n in ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC") if value_of(found, n)]
     rows: list[tuple[bool, tuple[str, ...], str]] = [
         (ib_off and net == "ib", ("NCCL_IB_DISABLE", "NCCL_NET"), "NCCL finds no network and stops"),
-        (ib_off and bool(tuning), ("NCCL_IB_DISABLE", *tuning), "the tuning has no effect"),
-        (net == "socket" and bool(tuning), ("NCCL_NET", *tuning), "the tuning has no effect"),
+        (ib_off and bool(tuning), ("NCCL_IB_DISABLE", *tuning), _IDLE),
+        (net == "socket" and bool(tuning), ("NCCL_NET", *tuning), _IDLE),
         (_both(found, "NCCL_CUMEM_ENABLE", 0, "NCCL_MNNVL_ENABLE", 1), ("NCCL_CUMEM_ENABLE", "NCCL_MNNVL_ENABLE"),
          "multi-node NVLink needs cuMem"),
         (_both(found, "NCCL_MULTI_RANK_GPU_ENABLE", 1, "NCCL_NVLS_ENABLE", 1),

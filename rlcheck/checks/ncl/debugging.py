@@ -10,7 +10,7 @@ from rlcheck.facts.document import Facts
 _LOW_BYTES = 1 << 30
 _FALSE = ("0", "n", "no", "f", "false", "off")
 _TRUE = ("1", "y", "yes", "t", "true", "on")
-_STREAMS = ("/dev/stdout", "/dev/stderr")
+_DEVICES = "/dev/"
 
 
 def _one(setting: Setting) -> tuple[Evidence, ...]:
@@ -69,7 +69,7 @@ def log_file(facts: Facts) -> Verdict:
     """
     found = settings(facts)
     path = value_of(found, "NCCL_DEBUG_FILE")
-    if not path or path in _STREAMS:
+    if not path or (path.startswith(_DEVICES) and not path.startswith("/dev/shm/")):
         return skip("NCCL_DEBUG_FILE is not set" if not path else f"NCCL_DEBUG_FILE={path}")
     if not value_of(found, "NCCL_DEBUG"):
         return info(f"{show(found['NCCL_DEBUG_FILE'])}, but NCCL_DEBUG is not set: nothing is written")
@@ -106,8 +106,8 @@ def errors_are_seen(facts: Facts) -> Verdict:
     """Finds settings that keep torch from ending a run whose collective failed.
 
     What it does:
-        TORCH_NCCL_ASYNC_ERROR_HANDLING=0 (or its old name NCCL_ASYNC_ERROR_HANDLING=0), TORCH_NCCL_ENABLE_MONITORING=0
-        and a flight recorder of size 0. The new name wins over the old one.
+        TORCH_NCCL_ASYNC_ERROR_HANDLING=0 (or its old name NCCL_ASYNC_ERROR_HANDLING=0) and
+        TORCH_NCCL_ENABLE_MONITORING=0. The new name wins over the old one.
 
     Why it matters:
         With error handling off, a rank that lost its peers waits for ever instead of raising an error: the run hangs

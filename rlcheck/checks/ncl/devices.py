@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rlcheck.check import Evidence, Verdict, check, evidence, fail, info, passed, skip, warn
+from rlcheck.check import Evidence, Verdict, check, evidence, fail, info, passed, skip, unknown, warn
 from rlcheck.checks.ncl.settings import Setting, number_of, settings, show, value_of
 from rlcheck.checks.net.run import active_fabric
 from rlcheck.facts.base import need, value_or
@@ -141,7 +141,8 @@ def ib_hca(facts: Facts) -> Verdict:
         return warn(f"NCCL_IB_HCA to select one of {', '.join(devices[:16])}", f"nothing: {text}", evidence=where,
                     params={"devices": ",".join(devices[:16])})  # fmt: skip
     absent = [n for n in names if exact and not exclude and n not in devices]
-    wider = [n for n in names if not exact and n in devices and any(d != n and d.startswith(n) for d in devices)]
+    unnamed = [d for d in devices if d not in names]
+    wider = [n for n in names if not exact and n in devices and any(d.startswith(n) for d in unnamed)]
     if absent or wider:
         text = f"not here: {', '.join(absent)}" if absent else f"{', '.join(wider)} also selects longer names"
         return warn("exact names of devices that are here", text, evidence=where, params={"devices": ",".join(taken)})
@@ -190,7 +191,7 @@ def traffic_class(facts: Facts) -> Verdict:
 
 
 @check("NCL032", "NCCL_NET asks for a network that this machine has", needs=("environ", "network"),
-       playbook="nccl-plugin-missing")  # fmt: skip
+       playbook="nccl-plugin-missing", caused_by=("NET001", "NCL028"))  # fmt: skip
 def network_exists(facts: Facts) -> Verdict:
     """Finds NCCL_NET=IB, or Google's gIB, on a machine without a usable RDMA port.
 
@@ -215,9 +216,10 @@ def network_exists(facts: Facts) -> Verdict:
     if active_fabric(facts):
         return passed(f"NCCL_NET={wanted} and {len(active_fabric(facts))} active RDMA ports")
     if rdma.value is None and rdma.missing is not None and rdma.missing.kind.value != "absent":
-        return skip(f"the RDMA devices could not be read: {rdma.missing.reason}")
+        return unknown(f"the RDMA devices could not be read: {rdma.missing.reason}")
     return fail(
         "an active RDMA port, which NCCL_NET asks for",
         f"none, with {show(found['NCCL_NET'])}",
         evidence=_evidence([found["NCCL_NET"]]),
+        params={"name": "NCCL_NET"},
     )

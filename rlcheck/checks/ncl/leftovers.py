@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlcheck.check import Evidence, Verdict, check, evidence, info, passed, skip, warn
-from rlcheck.checks.ncl.settings import Setting, number_of, settings, show, value_of
-from rlcheck.checks.net.run import active_fabric
-from rlcheck.facts.base import need
+from rlcheck.checks.ncl.settings import Setting, number_of, settings, show, uses_rccl, value_of
+from rlcheck.checks.net.run import active_fabric, connectable
+from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 
 _MIN_BUFFER_BYTES, _MAX_BUFFER_BYTES = 1 << 19, 1 << 26
 _FEW_CHANNELS, _MANY_CHANNELS = 4, 64
+_GOOGLE = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_SHIMNET_")
 
 
 def _evidence(found: Iterable[Setting]) -> tuple[Evidence, ...]:
@@ -19,10 +20,16 @@ def _evidence(found: Iterable[Setting]) -> tuple[Evidence, ...]:
 
 
 def _fabric(facts: Facts) -> list[str]:
-    """The active InfiniBand and RoCE devices, none when the network section is missing."""
+    """The InfiniBand and RoCE devices that NCCL could connect over, none when the network section is missing."""
     if facts.network.value is None:
         return []
-    return list(dict.fromkeys(device.name for device, _ in active_fabric(facts)))
+    return list(dict.fromkeys(device.name for device, port in active_fabric(facts) if connectable(port)))
+
+
+def _only_unbridged_geforce(facts: Facts) -> bool:
+    devices = value_or(facts.nvidia.value.devices, ()) if facts.nvidia.value is not None else ()
+    is_bridged = any(device.nvlinks.value is not None and device.nvlinks.value.num_active for device in devices)
+    return bool(devices) and not is_bridged and all("GeForce" in value_or(device.name, "") for device in devices)
 
 
 @check("NCL011", "GPUs of one node talk directly", needs=("environ",), playbook="nccl-transport-disabled")
@@ -30,7 +37,8 @@ def direct_transports(facts: Facts) -> Verdict:
     """Finds NCCL_P2P_DISABLE=1, NCCL_P2P_LEVEL=LOC and NCCL_SHM_DISABLE=1.
 
     What it does:
-        Reads the three settings as NCCL does, from the environment and from its files.
+        Reads the three settings as NCCL does, from the environment and from its files. GeForce cards without NVLink
+        have no peer access to lose, and some drivers and `accelerate` want NCCL_P2P_DISABLE=1 there: it is only told.
 
     Why it matters:
         They take the direct path between the GPUs of one machine away: an 8×H200 node that reaches 366 GB/s in
@@ -48,6 +56,11 @@ def direct_transports(facts: Facts) -> Verdict:
         off.append(found["NCCL_P2P_LEVEL"])
     if not off:
         return passed("peer access and shared memory are on")
+    if _only_unbridged_geforce(facts) and not number_of(found, "NCCL_SHM_DISABLE"):
+        return info(
+            f"{', '.join(show(s) for s in off)}: GeForce cards without NVLink have no peer access",
+            evidence=_evidence(off),
+        )
     return warn(
         "peer access and shared memory left on",
         ", ".join(show(setting) for setting in off),
@@ -128,7 +141,7 @@ def cumem_with_mnnvl(facts: Facts) -> Verdict:
 
 @check("NCL014", "NVLink SHARP is not switched off", needs=("environ",), playbook="nccl-nvls-off")
 def nvls(facts: Facts) -> Verdict:
-    """Tells of NCCL_NVLS_ENABLE=0 and of algorithm lists without NVLS.
+    """Tells of NCCL_NVLS_ENABLE=0.
 
     What it does:
         Reads the setting. It is information only: partial machines and containers without the fabric devices need it.
@@ -156,7 +169,8 @@ def algorithm(facts: Facts) -> Verdict:
     """Finds NCCL_ALGO and NCCL_PROTO.
 
     What it does:
-        A list that names LL128 is a warning; any other choice is only told, because bit-exact runs use it.
+        A list that names LL128 is a warning; any other choice is only told, because bit-exact runs use it. Google
+        Cloud's plug-ins come with such a list and insist on it, so beside their settings it is only told, too.
 
     Why it matters:
         One algorithm is not the best at every size, and since NCCL 2.24 an operation that the list does not cover
@@ -175,12 +189,12 @@ def algorithm(facts: Facts) -> Verdict:
         return passed("neither is set")
     text = ", ".join(show(setting) for setting in pinned)
     protocol = value_of(found, "NCCL_PROTO").lower()
-    if "ll128" in protocol and not protocol.startswith("^"):
+    if "ll128" in protocol and not protocol.startswith("^") and not any(n.startswith(_GOOGLE) for n in found):
         return warn(
             "LL128 chosen by NCCL, which knows where it is safe",
             text,
             evidence=_evidence(pinned),
-            params={"names": " ".join(setting.name for setting in pinned)},
+            params={"name": "NCCL_PROTO"},
         )
     return info(f"{text}: fixed for every size and operation", evidence=_evidence(pinned))
 
@@ -191,7 +205,7 @@ def sizes(facts: Facts) -> Verdict:
 
     What it does:
         Buffers below 512 KiB or above 64 MiB (the default is 4 MiB), at most four channels, a minimum above the
-        maximum, more than 64.
+        maximum, more than 64 (RCCL has more of them, and advice of its own: see GPU048).
 
     Why it matters:
         Few channels or small buffers cap the bandwidth of every collective. Large buffers are allocated for every peer
@@ -213,7 +227,7 @@ def sizes(facts: Facts) -> Verdict:
     lower = _channels(found, ("NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS"), -1)
     if upper and 0 < upper[1] <= _FEW_CHANNELS:
         odd.append((upper[0], "few channels cap the bandwidth"))
-    if lower and lower[1] > _MANY_CHANNELS:
+    if lower and lower[1] > _MANY_CHANNELS and not uses_rccl(facts):
         odd.append((lower[0], "NCCL has 64 at most"))
     if upper and lower and lower[1] > upper[1] > 0:
         odd.append((lower[0], f"more than {upper[0].name}={upper[1]}"))
@@ -223,7 +237,7 @@ def sizes(facts: Facts) -> Verdict:
         "usual sizes",
         "; ".join(f"{show(setting)}: {why}" for setting, why in odd),
         evidence=_evidence(setting for setting, _ in odd),
-        params={"names": " ".join(dict.fromkeys(setting.name for setting, _ in odd))},
+        params={"name": odd[0][0].name},
     )
 
 

@@ -144,8 +144,16 @@ def one_package(facts: Facts) -> Verdict:
         evidence=tuple(
             evidence(f"python.distributions.{name}", version, "site-packages") for name, version in found.items()
         ),
-        params={"packages": " ".join(sorted(found))},
+        params=_repair(facts, found),
     )
+
+
+def _repair(facts: Facts, found: dict[str, str]) -> dict[str, str]:
+    """The package of torch's CUDA major, to be kept, and the one to be removed."""
+    torch = need(facts.python).torch.value
+    wanted = f"nvidia-nccl-cu{torch.cuda.partition('.')[0]}" if torch is not None else ""
+    keep = wanted if wanted in found else max(found)
+    return {"keep": keep, "version": found[keep], "other": min(name for name in found if name != keep)}
 
 
 @check("NCL004", "This NCCL has no known defect", needs=("nccl.torch",), playbook="nccl-bad-version")

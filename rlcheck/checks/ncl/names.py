@@ -108,14 +108,13 @@ def out_of_date(facts: Facts) -> Verdict:
         return passed(f"{len(found)} settings, none out of date")
     removed = [setting for setting, variable in rows if variable.removed]
     lines = "; ".join(f"{setting.name} {_age(setting, variable)}" for setting, variable in rows[:8])
-    first, variable = rows[0]
     if not removed:
         return info(lines, evidence=_evidence(setting for setting, _ in rows[:8]))
     return warn(
         "variables that NCCL still reads",
         lines,
         evidence=_evidence(setting for setting, _ in rows[:8]),
-        params={"old": removed[0].name, "new": variable.replacement or first.name},
+        params={"old": removed[0].name, "new": table().variables[removed[0].name].replacement or "a current setting"},
     )
 
 
@@ -279,14 +278,14 @@ def too_new(facts: Facts) -> Verdict:
 
 @check("NCL009", "No setting that nobody reads", needs=("environ",), playbook="nccl-timeout-variable")
 def read_by_nobody(facts: Facts) -> Verdict:
-    """Finds NCCL_TIMEOUT, which advice on the web names and no program reads.
+    """Finds NCCL_TIMEOUT, which advice on the web names and neither NCCL nor torch reads.
 
     What it does:
         Looks for names that occur neither in any NCCL library from 2.16 to 2.32 nor in torch.
 
     Why it matters:
         The time limit of a collective is the `timeout` of init_process_group, ten minutes unless a framework says
-        otherwise: setting NCCL_TIMEOUT changes nothing, and the run is killed as before.
+        otherwise: NCCL_TIMEOUT changes nothing, unless a script of yours reads it, and the run is killed as before.
 
     How to fix:
         Pass the limit through the framework (verl: `actor_rollout_ref.nccl_timeout`), and find the rank that is late.
@@ -298,8 +297,12 @@ def read_by_nobody(facts: Facts) -> Verdict:
     idle = [setting for setting, variable in _known(found) if variable.reader == "nobody"]
     if not idle:
         return passed("none" if found else _NONE)
-    return warn("settings that somebody reads", ", ".join(show(setting) for setting in idle), evidence=_evidence(idle),
-                params={"name": idle[0].name})  # fmt: skip
+    return warn(
+        "settings that NCCL or torch reads",
+        ", ".join(show(setting) for setting in idle),
+        evidence=_evidence(idle),
+        params={"name": idle[0].name},
+    )
 
 
 @check(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from rlcheck.check import Verdict, check, evidence, info, passed, skip, warn
-from rlcheck.checks.net.run import active_fabric, network
-from rlcheck.facts.base import need
+from rlcheck.checks.net.run import network, run_fabric
+from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 
 
@@ -16,8 +16,9 @@ def gpudirect(facts: Facts) -> Verdict:
     """Checks that one of the two ways to GPUDirect RDMA is open.
 
     What it does:
-        Needs NVIDIA GPUs and an active RDMA port. Either the module nvidia_peermem is loaded, or DMA-BUF can work:
-        open GPU kernel modules and Linux 5.12 or newer. A missing nvidia_peermem alone is no fault.
+        Needs NVIDIA GPUs (GeForce cards lack the feature) and an active RDMA port. Either the module nvidia_peermem is
+        loaded, or DMA-BUF can work: open GPU kernel modules and Linux 5.12 or newer. A missing nvidia_peermem alone is
+        no fault.
 
     Why it matters:
         Without it every byte between nodes passes through host memory, which costs a large part of the bandwidth.
@@ -29,8 +30,11 @@ def gpudirect(facts: Facts) -> Verdict:
         https://download.nvidia.com/XFree86/Linux-x86_64/580.95.05/README/kernel_open.html
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-dmabuf-enable
     """
-    if not active_fabric(facts):
-        return skip("no active RDMA port")
+    if not run_fabric(facts):
+        return skip("no active RDMA port that a run would use")
+    gpus = value_or(facts.nvidia.value.devices, ()) if facts.nvidia.value is not None else ()
+    if gpus and all("GeForce" in value_or(gpu.name, "") for gpu in gpus):
+        return skip("GeForce cards have no GPUDirect RDMA")
     state = need(network(facts).gpudirect)
     if state.peermem:
         return passed("nvidia_peermem is loaded")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rlcheck.check import Verdict, check, evidence, passed, skip, warn
+from rlcheck.check import Verdict, check, evidence, info, passed, skip, warn
 from rlcheck.checks.net.run import has_address, network, usable
-from rlcheck.facts.base import need
+from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.network import Interface
 
@@ -20,8 +20,8 @@ def equal_mtu(facts: Facts) -> Verdict:
     """Compares the MTU of network cards of the same driver and speed.
 
     What it does:
-        Takes cards that are up and have an address, and reports those whose MTU differs from the most common one among
-        cards of the same driver and speed.
+        Takes cards that are up and have an address, and reports those whose MTU differs from that of most cards of the
+        same driver and speed. The card of the default route is left out: it serves another network.
 
     Why it matters:
         One card left at 1500 among cards at 9000 is slow at best; when the switches drop what it or its peers send,
@@ -34,16 +34,24 @@ def equal_mtu(facts: Facts) -> Verdict:
         https://man7.org/linux/man-pages/man8/ip-link.8.html
     """
     groups: dict[tuple[str, int], list[Interface]] = {}
+    general = {route.interface for route in value_or(network(facts).default_routes, ())}
     for card in _cards(facts):
-        if usable(card) and card.mtu > 0 and card.speed_mbps > 0:
+        if usable(card) and card.name not in general and card.mtu > 0 and card.speed_mbps > 0:
             groups.setdefault((card.driver, card.speed_mbps), []).append(card)
     compared = [group for group in groups.values() if len(group) > 1]
     if not compared:
         return skip("fewer than two network cards of the same speed in use")
     odd: list[tuple[Interface, int]] = []
+    unclear: list[Interface] = []
     for group in compared:
-        usual = max(Counter(card.mtu for card in group).items(), key=lambda item: (item[1], item[0]))[0]
-        odd += [(card, usual) for card in group if card.mtu != usual]
+        usual, count = max(Counter(card.mtu for card in group).items(), key=lambda item: (item[1], item[0]))
+        if 2 * count > len(group):
+            odd += [(card, usual) for card in group if card.mtu != usual]
+        else:
+            unclear += group
+    if unclear and not odd:
+        shown = ", ".join(f"{card.mtu} on {card.name}" for card in unclear[:8])
+        return info(f"{shown}: right if these are cards of different networks")
     if not odd:
         return passed(f"MTU {', '.join(str(group[0].mtu) for group in compared)} on cards of equal speed")
     card, usual = odd[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
-from rlcheck.checks.net.run import active_fabric, environ, fabric, network, port_name
+from rlcheck.checks.net.run import active_fabric, fabric, nccl_setting, network, port_name, run_fabric
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.network import RdmaDevice, RdmaPort
@@ -18,7 +18,7 @@ def _ports(facts: Facts) -> list[tuple[RdmaDevice, RdmaPort]]:
 
 
 def _insists_on_rdma(facts: Facts) -> bool:
-    return environ(facts).get("NCCL_NET", "").strip().lower() == "ib"
+    return nccl_setting(facts, "NCCL_NET").lower() == "ib"
 
 
 def _lines(ports: Iterable[tuple[RdmaDevice, RdmaPort]]) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def physical_link(facts: Facts) -> Verdict:
 
     What it does:
         Compares the physical state of first ports of equal cards. A second port without a cable is usual and is not
-        reported, nor is a card make of which no port has a link.
+        reported, also where the kernel shows it as a device of its own; nor is a card make of which no port has a link.
 
     Why it matters:
         One dead rail slows every collective to the speed of what is left, or stops rail-only fabrics at the first
@@ -127,7 +127,9 @@ def physical_link(facts: Facts) -> Verdict:
     up = {d.model for d, p in ports if p.phys_state == "LinkUp"}
     linked = {d.name for d, p in ports if p.phys_state == "LinkUp"}
     down = [(d, p) for d, p in ports if p.number == 1 and p.phys_state != "LinkUp" and d.model in up]
-    down = [(d, p) for d, p in down if d.name not in linked]
+    # mlx5 makes a device of each port: the two of one card are functions .0 and .1 of one address.
+    slots = {_slot(d) for d, p in ports if p.phys_state == "LinkUp"} - {""}
+    down = [(d, p) for d, p in down if d.name not in linked and _slot(d) not in slots]
     if down:
         return warn(
             "a link on every card of one make",
@@ -144,6 +146,10 @@ def physical_link(facts: Facts) -> Verdict:
         return skip(f"no RDMA port has a link ({', '.join(unused[:8])}): nothing to compare with")
     note = f"; without a cable: {', '.join(unused[:8])}" if unused else ""
     return passed(f"{len(linked)} RDMA devices with a link{note}")
+
+
+def _slot(device: RdmaDevice) -> str:
+    return device.pci.rpartition(".")[0]
 
 
 @check("NET004", "Equal RDMA cards run at equal speed", needs=("network.rdma",), playbook="rdma-slow-link")
@@ -215,7 +221,7 @@ def one_link_layer(facts: Facts) -> Verdict:
         kinds.setdefault(port.link_layer, []).append(device.name)
     if len(kinds) < 2:
         return passed(f"one kind: {next(iter(kinds))}") if kinds else skip("no active RDMA port")
-    chosen = environ(facts).get("NCCL_IB_HCA", "").strip()
+    chosen = nccl_setting(facts, "NCCL_IB_HCA")
     if chosen:
         return info(f"both kinds are active; NCCL_IB_HCA={chosen} decides which NCCL uses")
     compute = kinds.get("InfiniBand", max(kinds.values(), key=len))
@@ -245,7 +251,7 @@ def verbs_nodes(facts: Facts) -> Verdict:
     References:
         https://docs.docker.com/reference/cli/docker/container/run/#device
     """
-    devices = list(dict.fromkeys(device for device, _ in active_fabric(facts)))
+    devices = list(dict.fromkeys(device for device, _ in run_fabric(facts)))
     if not devices:
         return skip("no active RDMA port")
     closed = [device for device in devices if not device.uverbs_usable]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
-from rlcheck.checks.net.run import active_fabric, environ, network, port_name
+from rlcheck.checks.net.run import active_fabric, nccl_setting, network, port_name, several_nodes
 from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.network import Gid, RdmaDevice, RdmaPort
@@ -27,7 +27,9 @@ def routable_gid(facts: Facts) -> Verdict:
 
     What it does:
         NCCL walks the GID table and takes an entry that is RoCE v2, of the address family NCCL_IB_ADDR_FAMILY (IPv4
-        unless set) and not link-local. The check looks for one on every active RoCE port, as this container sees it.
+        unless set) and not link-local. The check looks for one on every active RoCE port, as this container sees it. In
+        a cloud such a port is often only the fast path of the ordinary network card: without a sign of several nodes
+        it is told there, no more.
 
     Why it matters:
         Without such an entry NCCL ends with entry 0, a link-local RoCE v1 address, and connections between hosts fail
@@ -44,11 +46,14 @@ def routable_gid(facts: Facts) -> Verdict:
     ports = _roce(facts)
     if not ports:
         return skip("no active RoCE port whose GID table can be read")
-    want_ipv6 = environ(facts).get("NCCL_IB_ADDR_FAMILY", "").strip().upper() == "AF_INET6"
+    want_ipv6 = nccl_setting(facts, "NCCL_IB_ADDR_FAMILY").upper() == "AF_INET6"
     bare = [(d, p) for d, p in ports if not any(_fits(gid, want_ipv6) for gid in p.gids)]
     family = "IPv6" if want_ipv6 else "IPv4"
     if not bare:
         return passed(f"all {len(ports)} active RoCE ports have a RoCE v2 {family} GID")
+    if facts.platform.value is not None and facts.platform.value.cloud and not several_nodes(facts):
+        names = ", ".join(port_name(d, p) for d, p in bare[:8])
+        return info(f"no RoCE v2 {family} GID on {names}: a run over several nodes may need NCCL_IB_HCA or an address")
     return warn(
         f"a RoCE v2 {family} GID on each of {len(ports)} active RoCE ports",
         f"none on {', '.join(port_name(d, p) for d, p in bare[:8])}",
@@ -87,7 +92,7 @@ def fixed_gid_index(facts: Facts) -> Verdict:
     References:
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-gid-index
     """
-    text = environ(facts).get("NCCL_IB_GID_INDEX", "").strip()
+    text = nccl_setting(facts, "NCCL_IB_GID_INDEX")
     if not text.isascii() or not text.isdecimal() or len(text) > 6:
         return skip("NCCL_IB_GID_INDEX is not set: NCCL chooses by itself")
     index = int(text)
@@ -155,7 +160,7 @@ def roce_mtu(facts: Facts) -> Verdict:
         evidence=tuple(
             evidence(f"network.interfaces.{i.name}", i.mtu, f"/sys/class/net/{i.name}/mtu") for _, i in small
         ),
-        params={"interface": small[0][1].name},
+        params={"interface": small[0][1].name, "mtu": "9000"},
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
 from rlcheck.checks.net.run import (
     VIRTUAL_KINDS,
-    active_fabric,
     describe,
     environ,
     is_loopback_address,
+    nccl_setting,
     network,
+    run_fabric,
     several_nodes,
     usable,
 )
@@ -107,8 +108,9 @@ def automatic_interface(facts: Facts) -> Verdict:
     """Finds out which interface NCCL would take unasked, and whether it is a bridge, a VPN or the loopback.
 
     What it does:
-        Repeats NCCL's order: names beginning with `ib`, then everything but docker*, lo and virbr*, by index. Does
-        the same for the default route, which Ray and vLLM follow. NCCL_SOCKET_IFNAME ends the question for NCCL.
+        Repeats NCCL's order: names beginning with `ib`, then everything but docker*, lo and virbr*, by index. A bridge
+        that carries the default route is the machine's own network, and so is a container's veth. The default route,
+        which Ray and vLLM follow, may not lead into a VPN. NCCL_SOCKET_IFNAME ends the question for NCCL.
 
     Why it matters:
         A container bridge or a VPN has an address that other nodes cannot reach, often the same on every node
@@ -125,12 +127,14 @@ def automatic_interface(facts: Facts) -> Verdict:
     better = [i for i in interfaces if usable(i) and i.kind not in VIRTUAL_KINDS and i.kind != "loopback"]
     wrong: list[str] = []
     choice = automatic_choice(interfaces)
-    if choice and choice.kind in VIRTUAL_KINDS and not environ(facts).get("NCCL_SOCKET_IFNAME", "").strip():
-        wrong.append(f"NCCL takes {describe(choice)}, a {choice.kind} interface")
     routes = value_or(network(facts).default_routes, ())
+    usual = routes[0].interface if routes else ""
+    is_side = choice is not None and choice.kind in VIRTUAL_KINDS - {"veth"} and choice.name != usual
+    if choice and is_side and not nccl_setting(facts, "NCCL_SOCKET_IFNAME"):
+        wrong.append(f"NCCL takes {describe(choice)}, a {choice.kind} interface")
     by_name = {interface.name: interface for interface in interfaces}
     out = by_name.get(routes[0].interface) if routes else None
-    if out and out.kind in ("bridge", "tun", "wireguard"):
+    if out and out.kind in ("tun", "wireguard"):
         wrong.append(f"the default route leads over {describe(out)}, a {out.kind} interface")
     if not wrong:
         return passed(f"NCCL takes {describe(choice)}") if choice else skip("no interface with an address")
@@ -138,7 +142,7 @@ def automatic_interface(facts: Facts) -> Verdict:
         return skip(
             f"only virtual interfaces here ({choice.name if choice else 'none'}): there is nothing else to take"
         )
-    sign = several_nodes(facts) or ("RDMA cards" if active_fabric(facts) else "")
+    sign = several_nodes(facts) or ("RDMA cards" if run_fabric(facts) else "")
     text = f"{'; '.join(wrong)}; better: {', '.join(describe(i) for i in better[:4])}"
     if not sign:
         return info(f"for a run over several nodes: {text}", params={"interface": better[0].name})

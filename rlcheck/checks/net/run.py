@@ -16,6 +16,14 @@ def environ(facts: Facts) -> dict[str, str]:
     return value_or(facts.environ, {})
 
 
+def nccl_setting(facts: Facts, name: str) -> str:
+    """What NCCL will see of `name`: the environment, else the first of its configuration files that sets it."""
+    if name in environ(facts):
+        return environ(facts)[name].strip()
+    files = facts.nccl.value.conf_files if facts.nccl.value is not None else ()
+    return next((s.value.strip() for file in files for s in value_or(file.settings, ()) if s.name == name), "")
+
+
 def network(facts: Facts) -> NetworkFacts:
     """The network section, which must be there."""
     return need(facts.network)
@@ -47,6 +55,20 @@ def active_fabric(facts: Facts) -> list[tuple[RdmaDevice, RdmaPort]]:
 def fabric(devices: tuple[RdmaDevice, ...]) -> list[RdmaDevice]:
     """The devices that speak verbs to NCCL: no EFA (it needs a plug-in) and no software RDMA."""
     return [device for device in devices if device.driver != "efa" and not device.name.startswith(_SOFTWARE)]
+
+
+def connectable(port: RdmaPort) -> bool:
+    """Whether NCCL could connect over the port. A RoCE port without an address is one that the cloud uses itself."""
+    if port.link_layer != "Ethernet" or port.unreadable:
+        return True
+    return any(not gid.gid.lower().startswith("fe80:") for gid in port.gids)
+
+
+def run_fabric(facts: Facts) -> list[tuple[RdmaDevice, RdmaPort]]:
+    """The active ports that a run is likely to use: in a cloud not those of the ordinary network's fast path."""
+    is_cloud = facts.platform.value is not None and bool(facts.platform.value.cloud)
+    lenient = is_cloud and not several_nodes(facts)
+    return [(device, port) for device, port in active_fabric(facts) if not lenient or connectable(port)]
 
 
 def port_name(device: RdmaDevice, port: RdmaPort) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, warn
-from rlcheck.checks.net.run import describe, environ, has_address, network, several_nodes, usable
+from rlcheck.checks.net.run import describe, environ, has_address, nccl_setting, network, several_nodes, usable
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.network import Interface
@@ -52,7 +52,7 @@ def nccl_socket_ifname(facts: Facts) -> Verdict:
     References:
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
-    pattern = environ(facts).get("NCCL_SOCKET_IFNAME", "").strip()
+    pattern = nccl_setting(facts, "NCCL_SOCKET_IFNAME")
     if not pattern:
         return skip("NCCL_SOCKET_IFNAME is not set: NCCL chooses by itself")
     interfaces = need(network(facts).interfaces)

@@ -11,6 +11,8 @@ from rlcheck.facts.ray import RayFacts
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 ON = ("1", "true")
+# From here on `ray.init` makes a token for a cluster of its own, and `ray start --head` uses one that it finds.
+TOKENS_BY_THEMSELVES = Version("2.59.0")
 
 
 def ray(facts: Facts) -> RayFacts:
@@ -26,6 +28,17 @@ def ray_version(facts: Facts) -> Version | None:
 def variable(facts: Facts, name: str) -> str | None:
     """A recorded environment variable, or None when it is not set."""
     return (facts.environ.value or {}).get(name)
+
+
+def token_by_itself(facts: Facts) -> str:
+    """Where the token is on account of which Ray asks for tokens without having been told to; "" when it does not."""
+    version = ray_version(facts)
+    if variable(facts, "RAY_AUTH_MODE") is not None or version is None or version < TOKENS_BY_THEMSELVES:
+        return ""
+    if variable(facts, "RAY_AUTH_TOKEN"):
+        return "RAY_AUTH_TOKEN"
+    token = ray(facts).auth_token.value
+    return token.path if token is not None and token.readable and token.num_bytes else ""
 
 
 def is_on(value: str | None) -> bool:

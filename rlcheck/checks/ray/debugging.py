@@ -20,7 +20,7 @@ _FAULTS = ("RAY_testing_rpc_failure", "RAY_testing_asio_delay_us")
 
 @check("RAY005", "The two Ray debuggers are not mixed", needs=("environ",), playbook="ray-debugger")
 def debugger_conflict(facts: Facts) -> Verdict:
-    """Looks for the old debugger and post-mortem debugging at the same time (F53).
+    """Looks for the old debugger and post-mortem debugging at the same time.
 
     What it does:
         RAY_DEBUG=legacy chooses the old debugger in a terminal; RAY_DEBUG_POST_MORTEM=1 belongs to the distributed one.
@@ -50,7 +50,7 @@ def debugger_conflict(facts: Facts) -> Verdict:
 @check("RAY006", "Ray's debugger can work", needs=("environ", "python"), playbook="ray-debugger",
        caused_by=("RAY005",))  # fmt: skip
 def debugger_usable(facts: Facts) -> Verdict:
-    """Compares the wish for a debugger with the installed Ray and debugpy (F73).
+    """Compares the wish for a debugger with the installed Ray and debugpy.
 
     What it does:
         With RAY_DEBUG=1 or RAY_DEBUG_POST_MORTEM=1, asks for Ray 2.40 or later and for debugpy. Says which values of

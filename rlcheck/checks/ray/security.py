@@ -5,11 +5,13 @@ from __future__ import annotations
 from packaging.version import Version
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, warn
-from rlcheck.checks.ray.common import is_on, ray, ray_version, variable
+from rlcheck.checks.ray.common import is_on, ray, ray_version, token_by_itself, variable
 from rlcheck.facts.base import why_missing
 from rlcheck.facts.document import Facts
 
 _TOKEN_SINCE = Version("2.52.0")
+# From here on, by Ray's announcement, all nodes ask for tokens by default, so that they agree.
+_TOKENS_EVERYWHERE = Version("2.61.0")
 _TLS_FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 
 
@@ -41,11 +43,14 @@ def auth_token(facts: Facts) -> Verdict:
 
     What it does:
         Compares the mode with the version of Ray (2.52 and later know it), and looks for the token in the order that
-        Ray does: RAY_AUTH_TOKEN, the file in RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token.
+        Ray does: RAY_AUTH_TOKEN, the file in RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token. Without a mode, notes a token that
+        makes a head of Ray 2.59 or 2.60 ask for it.
 
     Why it matters:
         With the mode on and no token, `ray start` and every connection to a cluster stop with an AuthenticationError.
-        An older Ray ignores the mode, and the cluster is open although it was meant to be closed.
+        An older Ray ignores the mode, and the cluster is open although it was meant to be closed. From 2.59 on a single
+        `ray.init()` leaves a token behind; the next `ray start --head` then asks for it, and other nodes that were told
+        nothing are refused.
 
     How to fix:
         `ray get-auth-token --generate` on one node, and the same file on all others.
@@ -54,11 +59,18 @@ def auth_token(facts: Facts) -> Verdict:
         https://docs.ray.io/en/latest/ray-security/token-auth.html
         https://docs.ray.io/en/master/ray-core/internals/token-authentication.html
         https://github.com/ray-project/ray/pull/59031
+        https://github.com/ray-project/ray/pull/64755
     """
     mode = (variable(facts, "RAY_AUTH_MODE") or "").lower()
+    version = ray_version(facts)
+    found = token_by_itself(facts)
+    if found and version is not None and version < _TOKENS_EVERYWHERE:
+        return info(
+            f"a head started here asks for the token in {found}, as Ray {version} does by itself; other nodes, and "
+            "drivers with RAY_ADDRESS, need RAY_AUTH_MODE=token and the same token (or RAY_AUTH_MODE=disabled on all)"
+        )
     if mode != "token":
         return passed(f"RAY_AUTH_MODE={mode}" if mode else "RAY_AUTH_MODE is not set")
-    version = ray_version(facts)
     if version is not None and version < _TOKEN_SINCE:
         return warn(f"Ray {_TOKEN_SINCE} or later for RAY_AUTH_MODE=token", f"Ray {version}, which ignores it")
     if variable(facts, "RAY_AUTH_TOKEN"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, info, passed, skip, unknown, warn
 from rlcheck.checks.installed import is_absent
-from rlcheck.checks.ray.common import LOOPBACK, days, is_alive, ray, ray_version, variable
+from rlcheck.checks.ray.common import LOOPBACK, days, is_alive, ray, ray_version, token_by_itself, variable
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.ray import Listener
@@ -18,7 +18,7 @@ _RAY_NAMES = ("gcs_server", "raylet", "ray-dashboard")
 @check("RAY013", "Old Ray sessions leave no load behind", needs=("ray.sessions", "ray.num_sessions"),
        playbook="ray-stale-sessions")  # fmt: skip
 def stale_sessions(facts: Facts) -> Verdict:
-    """Counts session directories that no process uses any more (F51).
+    """Counts session directories that no process uses any more.
 
     What it does:
         A session is stale when it is older than an hour and nothing is bound to its sockets. Spilled objects left in
@@ -54,7 +54,7 @@ def stale_sessions(facts: Facts) -> Verdict:
 @check("RAY014", "The default cluster address is alive", needs=("ray.current_cluster", "ray.processes"),
        playbook="ray-dead-default-cluster")  # fmt: skip
 def default_cluster(facts: Facts) -> Verdict:
-    """Checks the address that `ray start` left for later `ray.init()` calls (F51).
+    """Checks the address that `ray start` left for later `ray.init()` calls.
 
     What it does:
         Reads ray_current_cluster in Ray's temporary directory and looks for a Ray process here that belongs to it.
@@ -128,7 +128,8 @@ def already_running(facts: Facts) -> Verdict:
         perhaps other packages, or finds its ports taken. After a crash that is rarely what was meant.
 
     How to fix:
-        `ray status` shows what it is; `ray stop` ends all Ray processes of this user on this machine.
+        `ray status` shows what it is; `ray stop` ends all Ray processes of this user on this machine, and those of
+        everybody for root.
 
     References:
         https://docs.ray.io/en/latest/cluster/cli.html
@@ -149,7 +150,7 @@ def already_running(facts: Facts) -> Verdict:
 
 @check("RAY017", "Port 6379 is free for a head node", needs=("ray.listeners", "python"), playbook="ray-port-taken")
 def port_taken(facts: Facts) -> Verdict:
-    """Looks for something else on the port that `ray start --head` takes (F51).
+    """Looks for something else on the port that `ray start --head` takes.
 
     What it does:
         Names the process that listens on 6379 when it is not Ray's. Skipped where Ray is not installed.
@@ -187,7 +188,8 @@ def open_dashboard(facts: Facts) -> Verdict:
     """Looks at the address that Ray's dashboard listens on.
 
     What it does:
-        Warns when the dashboard (8265) is bound to more than the loopback interface and RAY_AUTH_MODE is not token.
+        Warns when the dashboard (8265) is bound to more than the loopback interface and Ray asks for no token: neither
+        by RAY_AUTH_MODE=token nor, from Ray 2.59 on, because there is one.
 
     Why it matters:
         Whoever reaches the dashboard can submit jobs, which is running any program as you. It has been used at scale to
@@ -209,6 +211,8 @@ def open_dashboard(facts: Facts) -> Verdict:
         return passed(f"it listens on {dashboards[0].address} only")
     if (variable(facts, "RAY_AUTH_MODE") or "").lower() == "token":
         return passed("it asks for a token (RAY_AUTH_MODE)")
+    if found := token_by_itself(facts):
+        return passed(f"Ray {ray_version(facts)} asks for a token by itself, since there is one ({found})")
     return warn(
         "the dashboard on 127.0.0.1, or token authentication",
         f"{public[0].address}:{public[0].port} (pid {public[0].pid}) without it",

@@ -71,8 +71,8 @@ def slow_storage(facts: Facts) -> Verdict:
         Reports RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE when it is not empty; its value does not matter to Ray.
 
     Why it matters:
-        When /dev/shm is too small, Ray then puts the object store into its temporary directory without an error, and
-        every batch that goes from rollout to training crosses the disk.
+        When /dev/shm is too small, Ray then puts an object store of any size into its temporary directory without an
+        error (else only one of up to 10 GB), and every batch that goes from rollout to training crosses the disk.
 
     How to fix:
         Make /dev/shm large enough (--shm-size, an emptyDir of medium Memory), and unset the variable.
@@ -171,8 +171,8 @@ def cpu_count(facts: Facts) -> Verdict:
         Reports RAY_USE_MULTIPROCESSING_CPU_COUNT when it is not empty.
 
     Why it matters:
-        Inside a container or a Slurm step Ray then starts a worker for each CPU of the host instead of each CPU that it
-        may use: start-up slows to a crawl and workers do not register in time.
+        Inside a container Ray then starts a worker for each CPU of the host instead of each CPU that it may use, so
+        that start-up slows to a crawl and workers do not register in time.
 
     How to fix:
         Unset it, and give --num-cpus (or ray_kwargs.ray_init.num_cpus) when the count is wrong.
@@ -193,7 +193,7 @@ def cpu_count(facts: Facts) -> Verdict:
 
 @check("RAY027", "Ray's own calls do not go through a proxy", needs=("environ",), playbook="ray-grpc-proxy")
 def grpc_proxy(facts: Facts) -> Verdict:
-    """Notices that Ray was allowed to use the HTTP proxy for its calls between nodes (F71).
+    """Notices that Ray was allowed to use the HTTP proxy for its calls between nodes.
 
     What it does:
         RAY_grpc_enable_http_proxy is off by default. On, together with http_proxy or https_proxy, it is judged by

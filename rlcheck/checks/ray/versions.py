@@ -139,9 +139,9 @@ def uv_run(facts: Facts) -> Verdict:
 
 
 @check("RAY004", "Ray accepts the AMD device variables", needs=("environ", "python", "rocm.devices"),
-       playbook="ray-amd-devices")  # fmt: skip
+       playbook="ray-amd-devices", caused_by=("GPU043",))  # fmt: skip
 def amd_devices(facts: Facts) -> Verdict:
-    """Applies Ray's rules for HIP, CUDA and ROCR_VISIBLE_DEVICES, which changed five times (F23).
+    """Applies Ray's rules for HIP, CUDA and ROCR_VISIBLE_DEVICES, which changed five times.
 
     What it does:
         On machines with AMD GPUs, looks up which of the three variables the installed Ray refuses.

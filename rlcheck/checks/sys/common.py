@@ -44,11 +44,24 @@ def below(value: int, floor: int) -> bool:
 
 
 def num_gpus(facts: Facts) -> int:
-    """GPUs that this process has device nodes for."""
-    nodes = [device.path for device in system_of(facts).devices.nodes]
-    nvidia = sum(1 for path in nodes if re.fullmatch(r"/dev/nvidia\d+", path))
-    amd = sum(1 for path in nodes if path.startswith("/dev/dri/renderD")) if "/dev/kfd" in nodes else 0
-    return nvidia or amd
+    """GPUs that this process has device nodes for, no more than the device variables leave it.
+
+    A job with one GPU of eight often sees the nodes of all of them, and is told its own by the variable alone.
+    """
+    nodes = system_of(facts).devices.nodes
+    nvidia = [node for node in nodes if re.fullmatch(r"/dev/nvidia\d+", node.path)]
+    has_kfd = any(node.path == "/dev/kfd" for node in nodes)
+    amd = [node for node in nodes if has_kfd and node.path.startswith("/dev/dri/renderD")]
+    gpus = nvidia or amd
+    num = sum(1 for node in gpus if node.usable) or len(gpus)
+    names = ("CUDA_VISIBLE_DEVICES",) if nvidia else ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    chosen = [len(_device_list(value_or(facts.environ, {}).get(name, ""))) for name in names]
+    return min([num, *(count for count in chosen if count)])
+
+
+def _device_list(value: str) -> set[str]:
+    """The devices that a `…_VISIBLE_DEVICES` names; none when it is unset, empty or `-1`."""
+    return {part.strip() for part in value.split(",")} - {"", "-1", "NoDevFiles"}
 
 
 def ram_bytes(facts: Facts) -> int:

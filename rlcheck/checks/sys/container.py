@@ -20,7 +20,7 @@ _CAPABILITIES = {
 
 
 @check("SYS032", "The container has the capabilities that a run uses", needs=("platform", "system.process"),
-       playbook="container-capabilities")  # fmt: skip
+       playbook="container-capabilities", caused_by=("SYS002",))  # fmt: skip
 def capabilities(facts: Facts) -> Verdict:
     """Lists what this container may not do that a run may want to.
 
@@ -45,7 +45,9 @@ def capabilities(facts: Facts) -> Verdict:
     process = need(system.process)
     held = need(process.capabilities)
     proof = (evidence("system.process.capabilities", " ".join(held) or "none", "/proc/self/status"),)
-    missing = [f"{name.upper()}: {use}" for name, use in _CAPABILITIES.items() if name not in held]
+    # Without a seccomp filter nobody asks for SYS_NICE: it is the filter of container engines that guards mbind.
+    unused = ("sys_nice",) if process.seccomp.value == 0 else ()
+    missing = [f"{name.upper()}: {use}" for name, use in _CAPABILITIES.items() if name not in (*held, *unused)]
     limit = value_or(system.limits, Limits()).memlock.value
     if (
         system.devices.infiniband
@@ -66,8 +68,8 @@ def nvidia_nodes(facts: Facts) -> Verdict:
     """Looks at the access rights of the device nodes that CUDA opens; whether they are there is GPU002's question.
 
     What it does:
-        Where the NVIDIA driver is loaded: fails when this user may not read and write a GPU's node, nvidiactl or
-        nvidia-uvm.
+        Where the NVIDIA driver is loaded: fails when this user may not read and write nvidiactl, nvidia-uvm or the node
+        of any GPU. When some GPUs are open, the closed ones are only noted: batch systems give GPUs to users that way.
 
     Why it matters:
         CUDA opens nvidiactl, nvidia-uvm and one node a GPU. Without rights on one of them torch reports no GPU, or
@@ -89,6 +91,9 @@ def nvidia_nodes(facts: Facts) -> Verdict:
         return skip("no GPU device node")
     proof = (evidence("system.devices.nodes", f"{len(gpus)} GPUs", "/dev"),)
     closed = [node for node in [*gpus, *_named(nodes, "nvidiactl", "nvidia-uvm")] if not node.usable]
+    if closed and any(node.usable for node in gpus) and all(node in gpus for node in closed):
+        message = f"{len(gpus) - len(closed)} of {len(gpus)} GPUs may be opened; no access to {_list(closed)}"
+        return info(message, evidence=proof)
     if closed:
         return fail("device nodes that this user may open", f"no access to {_list(closed)}", evidence=proof)
     return passed(f"device nodes of {len(gpus)} GPUs are usable", evidence=proof)
@@ -109,8 +114,8 @@ def amd_nodes(facts: Facts) -> Verdict:
 
     What it does:
         Where the amdgpu driver is loaded: fails when a ROCm build of torch is installed and a node is missing or this
-        user may not open it; warns when it is not known whether torch is a ROCm build; else skips, since a processor's
-        own graphics use the same driver.
+        user may not open it; warns when it is not known whether torch is a ROCm build; else (and without torch) skips,
+        since a processor's own graphics use the same driver.
 
     Why it matters:
         The nodes belong to the groups render and video. In a container the groups' numbers are the host's: a user who
@@ -127,6 +132,8 @@ def amd_nodes(facts: Facts) -> Verdict:
     if not system.devices.amd_driver:
         return skip("no amdgpu compute driver is loaded")
     torch = facts.python.value.torch.value if facts.python.value else None
+    if torch is None and distribution(facts, "torch") == "":
+        return skip("torch is not installed")
     if torch is not None and not torch.hip:
         return skip("torch is not a ROCm build")
     problem = fail if torch is not None else warn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, info, passed, skip, unknown, warn
-from rlcheck.checks.sys.common import num_gpus, numa_nodes_of, system_of, usable_cpus, whole
+from rlcheck.checks.sys.common import container, num_gpus, numa_nodes_of, system_of, usable_cpus, whole
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 
@@ -11,13 +11,13 @@ _SEEN_BY_RAY = ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpua
 
 
 @check("SYS015", "Libraries count the processors that they may use", needs=("system.cpu.online", "system.cpu.allowed"),
-       playbook="cpus-fewer-than-seen")  # fmt: skip
+       playbook="cpus-fewer-than-seen", caused_by=("SYS017",))  # fmt: skip
 def cpu_count(facts: Facts) -> Verdict:
     """Compares the processors that this process may use with those that the machine has.
 
     What it does:
-        Takes the affinity mask and the control group's quota. Warns when they allow fewer processors than are online,
-        because Ray counts the online ones; a quota alone, where Ray looks for it, is only noted.
+        Takes the affinity mask and the control group's quota. Warns when they allow fewer processors than Ray counts:
+        those online, or a container's quota at the root of the control groups. What Ray sees is only noted.
 
     Why it matters:
         Ray starts a worker for every processor that it counts. In a Slurm step with 4 of 112 processors that is 112
@@ -42,12 +42,22 @@ def cpu_count(facts: Facts) -> Verdict:
         return passed(f"all {online} processors may be used", evidence=proof)
     params = {"num_cpus": str(whole(usable))}
     cause = "affinity mask" if len(allowed) <= usable else "quota"
-    at = system.cgroup.value.cpus_at if system.cgroup.value else ""
-    if len(allowed) == online and at in _SEEN_BY_RAY:
-        message = f"the control group's quota is {usable:g} of {online} processors; Ray sees it, other libraries do not"
+    counted = _counted_by_ray(facts, online, len(allowed))
+    if whole(usable) >= 0.95 * counted:
+        message = f"this container has {usable:g} of {online} processors; Ray sees that, other libraries may not"
         return info(message, evidence=proof, params=params)
     found = f"{usable:g} usable by the {cause}"
-    return warn(f"{online} processors, which is what Ray counts", found, evidence=proof, params=params)
+    return warn(f"{counted} processors, which is what Ray counts", found, evidence=proof, params=params)
+
+
+def _counted_by_ray(facts: Facts, online: int, allowed: int) -> int:
+    """Ray looks at the root of the control groups only: a quota there and, with version 1, a container's processors."""
+    group = system_of(facts).cgroup.value
+    if group is None:
+        return online
+    quota = group.cpus.value if group.cpus_at in _SEEN_BY_RAY else None
+    has_cpuset = group.version == 1 and bool(container(facts))
+    return min(online, allowed if has_cpuset else online, whole(quota) if quota else online)
 
 
 @check("SYS016", "There are enough processors for the GPUs", needs=("system.cpu.allowed",),
@@ -106,13 +116,16 @@ def slurm_cpus(facts: Facts) -> Verdict:
     on_node = variables.get("SLURM_CPUS_ON_NODE", "")
     proof = (evidence("environ.SLURM_CPUS_PER_TASK", granted or "not set", "environment"),)
     wanted = int(granted) if granted.isdecimal() and len(granted) < 9 else 0
-    params = {"num_cpus": str(allowed), "cpus_per_task": str(wanted or allowed)}
+    params = {"num_cpus": str(allowed)}
     if wanted > allowed:
+        params["cpus_per_task"] = granted
         return warn(
             f"{wanted} processors for this task", f"{allowed} in its affinity mask", evidence=proof, params=params
         )
     if allowed == 1 and on_node.isdecimal() and len(on_node) < 9 and int(on_node) > 1:
         found = f"1 of the {on_node} that the job has on this node"
+        if not granted:  # two different numbers in SLURM_ and SRUN_CPUS_PER_TASK stop srun
+            params["cpus_per_task"] = on_node
         return warn("several processors for this step", found, evidence=proof, params=params)
     return passed(f"the step may use {allowed} processors", evidence=proof)
 
@@ -133,7 +146,7 @@ def numa_affinity(facts: Facts) -> Verdict:
         Let the batch system bind the task near its GPUs, or start it under `numactl --cpunodebind`.
 
     References:
-        https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi100.html
+        https://docs.kernel.org/admin-guide/mm/numa_memory_policy.html
     """
     system = need(facts.system)
     allowed = need(system.cpu.allowed)

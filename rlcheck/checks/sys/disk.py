@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable
 
 from rlcheck.check import Evidence, Verdict, check, evidence, fail, info, passed, skip, unknown, warn
@@ -48,7 +47,7 @@ def temp_space(facts: Facts) -> Verdict:
         https://docs.ray.io/en/latest/ray-core/objects/object-spilling.html
         https://github.com/ray-project/ray/pull/25370
     """
-    looked_at = [place for place in places(facts, "tmp", "ray") if place.free_bytes.value is not None]
+    looked_at = _measured(facts, "tmp", "ray")
     if not looked_at:
         return unknown("the temporary directories could not be measured")
     worst = min(looked_at, key=lambda place: need(place.free_bytes))
@@ -63,6 +62,12 @@ def temp_space(facts: Facts) -> Verdict:
     if need(worst.free_bytes) < 10 * GIB:
         return warn("at least 10 GiB for temporary files", found, evidence=proof)
     return passed(f"temporary files have {found}", evidence=proof)
+
+
+def _measured(facts: Facts, *purposes: str) -> list[Place]:
+    """Those whose room is known. A file system of 0 bytes does not say (tmpfs without a limit, some FUSE ones)."""
+    found = places(facts, *purposes)
+    return [place for place in found if place.free_bytes.value is not None and place.total_bytes.value != 0]
 
 
 def _used_share(place: Place) -> float:
@@ -88,7 +93,8 @@ def inodes(facts: Facts) -> Verdict:
     References:
         https://man7.org/linux/man-pages/man3/statvfs.3.html
     """
-    counted = [place for place in system_of(facts).places if place.free_inodes.value is not None]
+    # A read-only image (squashfs) has no free inodes, and nobody wants any there.
+    counted = [p for p in system_of(facts).places if p.free_inodes.value is not None and p.writable.value is not False]
     if not counted:
         return skip("no file system here counts inodes")
     worst = min(counted, key=lambda place: need(place.free_inodes))
@@ -155,7 +161,9 @@ def temp_usable(facts: Facts) -> Verdict:
         https://github.com/pytorch/pytorch/issues/123054
         https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
     """
-    found = places(facts, "tmp", "ray", "triton", "inductor")
+    found = [
+        place for place in places(facts, "tmp", "ray", "triton", "inductor") if not _is_in_closed_home(facts, place)
+    ]
     if not found:
         return unknown("the temporary directories could not be examined")
     failures, warnings = _unusable(found, num_gpus(facts) > 0)
@@ -164,8 +172,14 @@ def temp_usable(facts: Facts) -> Verdict:
     if lines:
         problem = fail if failures else warn
         expected = "temporary and cache directories that can be written and hold programs"
-        return problem(expected, lines[0], details=lines[1:], evidence=proof)
+        return problem(expected, lines[0], details=lines[1:], evidence=proof, params=_own_caches(facts))
     return passed("temporary and cache directories can be written", evidence=proof)
+
+
+def _is_in_closed_home(facts: Facts, place: Place) -> bool:
+    """Whether the place is only closed because the home directory is, which SYS031 reports."""
+    home = next((place for place in places(facts, "home") if place.writable.value is False), None)
+    return home is not None and not place.setting and place.path.startswith(home.path.rstrip("/") + "/.")
 
 
 def _unusable(found: list[Place], with_gpus: bool) -> tuple[list[str], list[str]]:
@@ -201,14 +215,18 @@ def cache_space(facts: Facts) -> Verdict:
     References:
         https://docs.pytorch.org/tutorials/recipes/torch_compile_caching_configuration_tutorial.html
     """
-    caches = [place for place in places(facts, "triton", "inductor", "vllm") if place.free_bytes.value is not None]
+    caches = [place for place in _measured(facts, "triton", "inductor", "vllm") if place.writable.value is not False]
     if not caches:
         return unknown("the cache directories could not be measured")
     tight = [place for place in caches if need(place.free_bytes) < 2 * GIB]
     lines = tuple(f"{size_text(need(place.free_bytes))} for {_name(place)}" for place in tight)
     if tight:
         return warn(
-            "at least 2 GiB for compiled kernels", lines[0], details=lines[1:], evidence=_proof(tight, "free_bytes")
+            "at least 2 GiB for compiled kernels",
+            lines[0],
+            details=lines[1:],
+            evidence=_proof(tight, "free_bytes"),
+            params=_own_caches(facts),
         )
     return passed("compile caches have room", evidence=_proof(caches, "free_bytes"))
 
@@ -243,7 +261,16 @@ def cache_network(facts: Facts) -> Verdict:
     lines = tuple(f"{_name(place)} on {place.fs_type}" for place in remote)
     if not num_gpus(facts):
         return info(f"{lines[0]}; that fails when several machines compile at once", evidence=proof)
-    return warn("caches of compiled kernels on a local disk", lines[0], details=lines[1:], evidence=proof)
+    params = _own_caches(facts)
+    return warn(
+        "caches of compiled kernels on a local disk", lines[0], details=lines[1:], evidence=proof, params=params
+    )
+
+
+def _own_caches(facts: Facts) -> dict[str, str]:
+    """A directory of this user's: a name that all users share belongs to whoever came first."""
+    process = system_of(facts).process.value
+    return {} if process is None else {"own": f"rl-{process.uid}"}
 
 
 @check("SYS031", "The home directory can be used", needs=("system",), playbook="home-unusable")
@@ -270,7 +297,8 @@ def home(facts: Facts) -> Verdict:
         return unknown("the home directory is not known")
     place = found[0]
     proof = _proof(found, "writable")
-    params = {"home": posixpath.join("/tmp", "home")}
+    process = value_or(system.process, ProcessFacts(home_set=True))
+    params = {"home": f"/tmp/home-{process.uid}"}
     if place.writable.value is False:
         problem = "does not exist and cannot be created" if not place.exists else "cannot be written"
         return warn(

@@ -33,23 +33,33 @@ def _bypassed(host: str, entries: list[str]) -> bool:
     return entries == ["*"] or any(host == name or host.endswith("." + name) for name in names if name)
 
 
+def _own_hosts(facts: Facts) -> list[str]:
+    """This machine's addresses, without those of bridges for containers and virtual machines (docker0, virbr0)."""
+    network = facts.network.value
+    routes = {route.interface for route in network.default_routes.value or ()} if network else set[str]()
+    found = (network.interfaces.value or ()) if network else ()
+    inner = {item.ipv4 for item in found if item.kind == "bridge" and item.name not in routes}
+    return [address for address in system_of(facts).own_addresses if address not in inner]
+
+
 def _run_hosts(facts: Facts, variables: dict[str, str]) -> list[str]:
     """Hosts that processes of a run call: this machine by its addresses, and the head."""
-    hosts = list(system_of(facts).own_addresses[:4])
+    hosts = _own_hosts(facts)[:4]
     for name in _HOSTS_OF_A_RUN:
         host = re.sub(r"^\w+://", "", variables.get(name, "")).rsplit(":", 1)[0]
-        hosts += [host.lower()] if host and host != "auto" else []
+        hosts += [host.lower()] if host not in ("", "auto", "local") else []
     return list(dict.fromkeys(hosts))
 
 
 def _repaired(facts: Facts, variables: dict[str, str]) -> str:
-    """A value for `no_proxy` that covers a run and that every library understands."""
-    entries = _entries(variables)
-    plain = [re.sub(r"^\*+", "", entry) for entry in entries if not _odd(entry) or entry.startswith("*.")]
+    """A value for `no_proxy` that covers a run. Address ranges stay in it, for the programs that understand them."""
+    kept = [entry for entry in _entries(variables) if not _odd(entry) or _is_range(entry) or entry.startswith("*.")]
+    plain = [re.sub(r"^\*+", "", entry) for entry in kept]
     return ",".join(dict.fromkeys([*plain, *_LOOPBACK, *_run_hosts(facts, variables)]))
 
 
-@check("SYS040", "The proxy is not used for local services", needs=("environ",), playbook="proxy-without-no-proxy")
+@check("SYS040", "The proxy is not used for local services", needs=("environ",), playbook="proxy-without-no-proxy",
+       caused_by=("SYS041",))  # fmt: skip
 def proxy(facts: Facts) -> Verdict:
     """Looks at whether calls to this machine and to the head would go to the proxy.
 
@@ -96,6 +106,7 @@ def no_proxy_form(facts: Facts) -> Verdict:
     What it does:
         Warns about address ranges (`10.0.0.0/8`: requests and curl know them, urllib, aiohttp and httpx do not),
         wildcards (`*.example.com`, `10.*`), entries with a scheme, and about `no_proxy` and `NO_PROXY` that differ.
+        A range is only noted where localhost, this machine and the head that the environment names are listed, too.
 
     Why it matters:
         The same address is then reached directly by one library and through the proxy by another, so that a check by
@@ -119,6 +130,11 @@ def no_proxy_form(facts: Facts) -> Verdict:
     if lower and upper and _set(lower) != _set(upper):
         lines.append("no_proxy and NO_PROXY differ; Python takes the first, Go programs may take the second")
     proof = (evidence("environ.no_proxy", ",".join(entries), "environment"),)
+    hosts = [*_LOOPBACK, *_run_hosts(facts, variables)]
+    ranges = [entry for entry in entries if _is_range(entry)]
+    if lines and len(lines) == len(ranges) and all(_bypassed(host, entries) for host in hosts):
+        return info(f"urllib, aiohttp and httpx do not understand the ranges in no_proxy: {', '.join(ranges)}",
+                    evidence=proof)  # fmt: skip
     if lines:
         params = {"no_proxy": _repaired(facts, variables)}
         rest = tuple(lines[1:])
@@ -136,19 +152,20 @@ def _odd(entry: str) -> str:
         return "an entry with a scheme matches nothing"
     if "*" in entry:
         return "a wildcard is not understood; write the suffix"
-    if "/" in entry and _is_address(entry.split("/", maxsplit=1)[0]):
+    if _is_range(entry):
         return "an address range is not understood by urllib, aiohttp and httpx"
     if " " in entry or ";" in entry:
         return "entries are separated by commas"
     return ""
 
 
-def _is_address(text: str) -> bool:
+def _is_range(entry: str) -> bool:
+    address, slash, _ = entry.partition("/")
     try:
-        ip_address(text)
+        ip_address(address)
     except ValueError:
         return False
-    return True
+    return bool(slash)
 
 
 @check("SYS042", "Python reads and writes UTF-8", needs=("system",), playbook="locale-not-utf8")

@@ -23,6 +23,8 @@ from rlcheck.facts.system import UNLIMITED, ProcessFacts
 _SOURCE = "/proc/self/limits"
 _WANTED_FILES = 65536
 _FEW_FILES = 8192
+# More than NCCL registers; Ubuntu gives every login an eighth of the memory.
+_PLENTY_BYTES = 64 * GIB
 # Half of what a process can address on x86-64: a limit above it limits nothing.
 _ALL_ADDRESSES = 1 << 46
 
@@ -32,9 +34,9 @@ def memlock(facts: Facts) -> Verdict:
     """Looks at `ulimit -l` where there is an InfiniBand or RoCE adapter.
 
     What it does:
-        RDMA pins the buffers that it sends from. A limit below 1 GiB fails where the adapter's device nodes are there
-        too, any other limit below the size of memory warns. A process with the capability IPC_LOCK of the machine
-        itself is not bound by the limit.
+        RDMA pins the buffers that it sends from. A limit below 1 GiB fails where there are GPUs and device nodes of the
+        adapter, unless NCCL_IB_DISABLE=1. Any other limit below 64 GiB and below the size of memory warns, and a higher
+        one is noted. A process with the capability IPC_LOCK of the machine itself is not bound by the limit.
 
     Why it matters:
         The adapter cannot register NCCL's buffers: `ibv_reg_mr` fails with "Cannot allocate memory", and the first
@@ -56,10 +58,15 @@ def memlock(facts: Facts) -> Verdict:
     if limit.soft == UNLIMITED or has_capability(value_or(system.process, ProcessFacts()), "ipc_lock"):
         return passed(f"{limit_bytes(limit.soft)} may be locked", evidence=proof)
     can_be_used = any(node.path.startswith("/dev/infiniband/uverbs") for node in system.devices.nodes)
-    if limit.soft < GIB and can_be_used:
+    if value_or(facts.environ, {}).get("NCCL_IB_DISABLE") == "1":
+        return skip("NCCL_IB_DISABLE=1: RDMA is not used")
+    if limit.soft < GIB and can_be_used and num_gpus(facts):
         return fail("unlimited locked memory for RDMA", found, evidence=proof)
     if not below(limit.soft, ram_bytes(facts)):
         return passed(f"{limit_bytes(limit.soft)} may be locked", evidence=proof)
+    if limit.soft >= _PLENTY_BYTES:
+        message = f"{limit_bytes(limit.soft)} may be locked: enough for NCCL, less than a cache of offloaded states"
+        return info(message, evidence=proof)
     return warn("unlimited locked memory for RDMA", found, evidence=proof)
 
 
@@ -174,7 +181,8 @@ def core_dumps(facts: Facts) -> Verdict:
     """Looks for unlimited core files that are written as plain files.
 
     What it does:
-        Warns when `ulimit -c` allows 1 GiB or more and `kernel.core_pattern` is a file name, not a program.
+        Warns when `ulimit -c` allows 1 GiB or more and `kernel.core_pattern` is the name of a file that is kept, not a
+        program and not /dev/null.
 
     Why it matters:
         A rank that crashes writes all of its memory into the working directory. With offloaded optimizers that is
@@ -188,12 +196,12 @@ def core_dumps(facts: Facts) -> Verdict:
     """
     system = need(facts.system)
     limit = need(need(system.limits).core)
-    pattern = value_or(system.kernel.core_pattern, "core")
+    pattern = need(system.kernel.core_pattern)
     proof = (
         evidence("system.limits.core.soft", limit_bytes(limit.soft), _SOURCE),
         evidence("system.kernel.core_pattern", pattern, "/proc/sys/kernel/core_pattern"),
     )
-    if not below(limit.soft, GIB) and not pattern.startswith("|"):
+    if not below(limit.soft, GIB) and not pattern.startswith(("|", "/dev/null")):
         found = f"core files up to {limit_bytes(limit.soft)}, written as {pattern!r}"
         return warn("no core files, or ones that a program receives", found, evidence=proof)
     return passed("a crash does not write its memory to the disk", evidence=proof)

@@ -128,8 +128,8 @@ def swap(facts: Facts) -> Verdict:
     """Looks at how much is in swap.
 
     What it does:
-        Warns when more than 1 GiB and more than 5 % of the size of memory is swapped out. No swap at all is usual on
-        GPU machines and is fine.
+        Warns when more than 1 GiB and more than 5 % of the size of memory is swapped out; without GPUs that is only
+        noted, since desktops swap out what is idle. No swap at all is usual on GPU machines and is fine.
 
     Why it matters:
         Offloaded parameters and optimizer states that are swapped out come back page by page: a step takes minutes,
@@ -146,6 +146,8 @@ def swap(facts: Facts) -> Verdict:
     proof = (evidence("system.memory.swap_free_bytes", memory.swap_free_bytes, "/proc/meminfo"),)
     if used > max(GIB, memory.total_bytes // 20):
         found = f"{size_text(used)} of {size_text(memory.swap_total_bytes)} of swap in use"
+        if not num_gpus(facts):
+            return info(found, evidence=proof)
         return warn("no memory of a training machine in swap", found, evidence=proof)
     return passed("no swap" if not memory.swap_total_bytes else f"{size_text(used)} of swap in use", evidence=proof)
 

@@ -52,6 +52,8 @@ def shm_size(facts: Facts) -> Verdict:
         return fail(
             "a /dev/shm that can be written", f"/dev/shm that is not writable ({shm.fs_type or 'unknown'})", **more
         )
+    if not total:  # a tmpfs that was mounted with size=0 has no limit, and says 0 of 0
+        return passed("/dev/shm has no limit of its own", **more)
     if free < _FLOOR_BYTES and gpus > 1:
         return fail(f"at least {size_text(needed)} of shared memory", room, **more)
     # The kernel's default is half of the memory that it counts itself; a percent less is still that.

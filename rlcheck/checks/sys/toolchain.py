@@ -110,7 +110,12 @@ def headers(facts: Facts) -> Verdict:
 
 
 @check(
-    "SYS039", "The driver's library is found by the linker", needs=("system", "python"), playbook="libcuda-not-linked"
+    "SYS039",
+    "The driver's library is found by the linker",
+    needs=("system", "python"),
+    playbook="libcuda-not-linked",
+    caused_by=("GPU006",),
+    caused_by=("GPU006",),
 )
 def libcuda(facts: Facts) -> Verdict:
     """Looks for the driver's libcuda.so.1 where Triton looks for it.

@@ -155,3 +155,34 @@ def test_compat_on_a_data_center_gpu(version: str, status: str) -> None:
 def test_a_proprietary_module_is_as_good() -> None:
     module = known(KernelModule(version="580.159.04", flavour="proprietary"))
     assert judge("GPU003", doc(nvidia(h200(), kernel_module=module))).status == "pass"
+
+
+def test_gpus_of_other_jobs_are_told() -> None:
+    facts = doc(nvidia(*devices(2, handle_error="NO_PERMISSION")))
+    assert judge("GPU005", facts).status == "info"
+    assert judge("GPU005", doc(nvidia(h200(0, handle_error="NO_PERMISSION")))).status == "warn"
+
+
+@pytest.mark.parametrize(("name", "status"), [
+    ("NVIDIA GeForce RTX 4090", "fail"), ("NVIDIA A10G", "info"), ("NVIDIA RTX 6000 Ada Generation", "info"),
+])  # fmt: skip
+def test_forward_compatibility_by_card(name: str, status: str) -> None:
+    compat = library("libcuda.so", "590.44.01", "/usr/local/cuda/compat", "compat")
+    assert judge("GPU007", doc(nvidia(h200(0, name=name), libraries=(compat,)))).status == status
+
+
+def test_forward_compatibility_leaves_the_driver_question_open() -> None:
+    compat = library("libcuda.so", "590.44.01", "/usr/local/cuda/compat", "compat")
+    old = nvidia(h200(), libraries=(compat,), driver_version=known("535.1.2"), cuda_driver=absent("nvidia-smi"))
+    assert judge("GPU008", doc(old, torch())).status == "unknown"
+
+
+def test_old_display_card_beside_the_gpus_is_a_warning() -> None:
+    assert judge("GPU009", doc(nvidia(h200(0), h200(1, compute_capability=(3, 5))), torch())).status == "warn"
+
+
+@pytest.mark.parametrize(("asked", "status"), [("void", "warn"), ("all", "fail")])
+def test_container_that_was_meant_to_have_no_gpu(asked: str, status: str) -> None:
+    bare = nvidia(nodes=DeviceNodes(), devices=absent("no GPU is handed to this container"))
+    facts = doc(bare, torch(), {"NVIDIA_VISIBLE_DEVICES": asked}, container="kubernetes")
+    assert judge("GPU002", facts).status == status

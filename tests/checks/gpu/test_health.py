@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rlcheck.facts.base import MissingKind, known, missing
 from rlcheck.facts.gpu import Fabric, GpuProcess, NvLinks, Xid
+from rlcheck.facts.platform import PlatformFacts
 from tests.checks.gpu.cases import GIB, devices, doc, gpus, h200, nvidia
 from tests.checks.gpu.judging import judge
 
@@ -24,7 +26,7 @@ def with_xid(code: int, age_s: float = 60.0, bus: str = "0000:00:06", **changes:
         (63, 60, "pass", "none grave"),
         (92, 60, "pass", "none grave"),
         (154, 60, "pass", "none grave"),
-        (9999, 60, "pass", "none grave"),
+        (9999, 60, "info", "need looking up: Xid 9999"),
     ],
 )
 def test_xid_severity_when_the_driver_needs_nothing(code: int, age_s: float, status: str, words: str) -> None:
@@ -55,9 +57,10 @@ def test_unreadable_kernel_log_is_unknown() -> None:
     assert judge("GPU020", facts).status == "unknown"
 
 
-def test_uncorrected_error_without_the_drivers_all_clear_fails() -> None:
+def test_uncorrected_error_fails_when_the_driver_asks_for_an_action() -> None:
     no_action = missing(MissingKind.UNSUPPORTED, "NVML: FUNCTION_NOT_FOUND")
-    assert judge("GPU014", gpus(1, ecc_uncorrected=1, recovery_action=no_action)).status == "fail"
+    assert judge("GPU014", gpus(1, ecc_uncorrected=1, recovery_action=no_action)).status == "warn"
+    assert judge("GPU014", gpus(1, ecc_uncorrected=1, recovery_action=1)).status == "fail"
 
 
 @pytest.mark.parametrize(("action", "status"), [(1, "fail"), (2, "fail"), (3, "warn"), (4, "warn"), (7, "fail"),
@@ -130,3 +133,50 @@ def test_a_lost_gpu_is_left_to_its_own_check() -> None:
 
 def test_seven_gpus_are_a_remark() -> None:
     assert judge("GPU033", gpus(7)).status == "info"
+
+
+@pytest.mark.parametrize(
+    ("name", "virtual", "all_of_them", "status"),
+    [
+        ("NVIDIA H200", "", False, "warn"),
+        ("NVIDIA H200", "", True, "warn"),
+        ("NVIDIA A10G", "kvm", True, "info"),
+        ("NVIDIA A10G", "kvm", False, "warn"),
+        ("NVIDIA GeForce RTX 4090", "", True, "info"),
+    ],
+)
+def test_narrow_links_that_machines_are_built_with(name: str, virtual: str, all_of_them: bool, status: str) -> None:
+    cards = tuple(h200(i, name=name, pcie_width=8 if i or all_of_them else 16) for i in range(2))
+    facts = msgspec.structs.replace(doc(nvidia(*cards)), platform=known(PlatformFacts(virtualization=virtual)))
+    assert judge("GPU023", facts).status == status
+
+
+def test_makers_of_consumer_cards_choose_their_own_default_power() -> None:
+    cards = [
+        h200(i, name="NVIDIA GeForce RTX 4090", power_limit_w=w, power_default_w=w) for i, w in ((0, 450.0), (1, 480.0))
+    ]
+    assert judge("GPU022", doc(nvidia(*cards))).status == "pass"
+
+
+def test_power_fix_names_the_lowered_gpus_only() -> None:
+    assert judge("GPU022", gpus(power_limit_w=500.0)).fixes[0].command == "nvidia-smi -i 7 -pl 700"
+
+
+def test_xid_without_a_time_is_no_failure_and_its_reset_names_one_gpu() -> None:
+    xid = Xid(code=119, bus_id="0000:00:07", text="Timeout")
+    finding = judge("GPU020", doc(nvidia(*devices(2, recovery_action=1), xids=known((xid,)))))
+    assert finding.status == "warn"
+    assert finding.fixes[0].command == "nvidia-smi --gpu-reset -i 0000:00:07.0"
+
+
+def test_a_process_that_cannot_be_named_is_not_to_be_killed() -> None:
+    hidden = (GpuProcess(pid=4242), GpuProcess(pid=0, name="x"))
+    finding = judge("GPU029", gpus(memory_used_bytes=90 * GIB, processes=hidden))
+    assert "4242" not in finding.fixes[0].command
+
+
+def test_cluster_on_x86_wants_no_imex_channel() -> None:
+    facts = gpus(1, fabric=Fabric(state="completed", cluster=True))
+    assert judge("GPU027", facts).status == "warn"
+    x86 = msgspec.structs.replace(facts, platform=known(PlatformFacts(machine="x86_64")))
+    assert judge("GPU027", x86).status == "skip"

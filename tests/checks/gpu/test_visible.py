@@ -56,3 +56,8 @@ def test_mig_slices(entry: str, status: str) -> None:
 )
 def test_device_order_under_slurm(variables: dict[str, str], status: str) -> None:
     assert judge("GPU013", env(variables, *devices())).status == status
+
+
+@pytest.mark.parametrize("text", ["0,1,", "0, 1 ,"])
+def test_comma_at_the_end_costs_nothing(text: str) -> None:
+    assert judge("GPU011", env({"CUDA_VISIBLE_DEVICES": text})).status == "pass"

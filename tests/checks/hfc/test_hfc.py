@@ -1,5 +1,6 @@
 """The cache and client checks: status and numbers, and no false alarm (F31, F58, F71)."""
 
+import msgspec
 import pytest
 
 from rlcheck.check import Verdict
@@ -7,6 +8,7 @@ from rlcheck.checks.hfc import CHECKS
 from rlcheck.facts.base import MissingKind, known, missing
 from rlcheck.facts.document import Facts
 from rlcheck.facts.hub import CacheContents, HomeDirectory, Leftovers, PathSetting, TokenFile
+from rlcheck.facts.platform import PlatformFacts
 from tests.checks.hfc.cases import (
     CASES,
     EMPTY_CACHE,
@@ -182,6 +184,30 @@ def test_path_settings_by_version(setting: PathSetting, hub_version: str, status
 )
 def test_variables_of_the_past(environ: dict[str, str], packages: dict[str, str], status: str):
     assert judge("HFC012", machine(environ, python(**packages))).status == status
+
+
+def test_the_old_directory_does_not_overrule_a_choice():
+    left_over = {"TRANSFORMERS_CACHE": "/t"}
+    assert judge("HFC012", machine(left_over, python(transformers="5.2.0"))).params["value"] == "/t"
+    chosen = judge("HFC012", machine(left_over | {"HF_HOME": "/new"}, python(transformers="5.2.0")))
+    assert (chosen.status, chosen.params) == ("warn", {"variable": "TRANSFORMERS_CACHE"})
+
+
+def test_only_without_flock_does_a_lock_file_hold():
+    for errno, status in ((11, "skip"), (37, "skip"), (38, "warn")):
+        facts = machine(contents=contents(locks=LOCKS), write_test=write_test(lock_errno=errno, lock_error="x"))
+        assert judge("HFC007", facts).status == status
+
+
+def test_a_file_system_of_zero_bytes_does_not_say():
+    assert judge("HFC010", machine(cache=known(directory(total_bytes=0, free_bytes=0)))).status == "skip"
+
+
+def test_nobody_else_is_in_a_container():
+    facts = msgspec.structs.replace(
+        machine(tokens=token(mode=0o644)), platform=known(PlatformFacts(container="kubernetes"))
+    )
+    assert judge("HFC016", facts).status == "info"
 
 
 def test_tokens_in_other_states():

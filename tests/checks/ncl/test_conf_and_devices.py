@@ -7,6 +7,7 @@ import pytest
 from rlcheck.facts.base import MissingKind, known, missing
 from rlcheck.facts.nccl import ConfFile, NamedFile
 from tests.checks.ncl.cases import CASES, IB, ROCE, conf, ncl
+from tests.checks.net.cases import hca, net
 from tests.checks.net.judging import judge
 
 
@@ -54,7 +55,6 @@ def test_two_files_that_disagree() -> None:
 @pytest.mark.parametrize(
     "env",
     [
-        {"NCCL_NET": "Socket", "NCCL_IB_HCA": "mlx5"},
         {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "1"},
         {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "nvls,ring"},
         {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"},
@@ -145,3 +145,13 @@ def test_network_from_a_file_counts_too() -> None:
     finding = judge("NCL032", ncl(conf_files=(conf(("NCCL_NET", "gIB")),)))
     assert finding.status == "fail"
     assert "/etc/nccl.conf:1" in finding.message
+
+
+def test_idle_tuning_is_only_told() -> None:
+    assert judge("NCL026", ncl({"NCCL_NET": "Socket", "NCCL_IB_HCA": "mlx5"})).status == "info"
+
+
+def test_a_full_list_of_prefixes_takes_nothing_unexpected() -> None:
+    cards = net(*(hca(f"mlx5_{i}") for i in (0, 1, 10, 11)))
+    assert judge("NCL030", ncl({"NCCL_IB_HCA": "mlx5_0,mlx5_1,mlx5_10,mlx5_11"}, cards)).status == "pass"
+    assert judge("NCL030", ncl({"NCCL_IB_HCA": "mlx5_0,mlx5_1,mlx5_10"}, cards)).status == "warn"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from tests.checks.ncl.cases import CASES, IB, ncl
+from rlcheck.facts.base import known
+from rlcheck.facts.gpu import NvidiaDevice, NvidiaFacts, NvLinks
+from tests.checks.ncl.cases import CASES, IB, ncl, python
+from tests.checks.net.cases import LOCAL_GID, hca, net, roce
 from tests.checks.net.judging import judge
 
 
@@ -88,3 +92,38 @@ def test_extremes(env: dict[str, str], text: str) -> None:
 
 def test_other_leftovers_are_told() -> None:
     assert judge("NCL017", ncl({"NCCL_LAUNCH_MODE": "GROUP"})).status == "info"
+
+
+def test_rdma_that_nccl_could_not_use_is_no_loss() -> None:
+    cloud = net(hca("mlx5_0", roce(LOCAL_GID)))
+    assert judge("NCL012", ncl({"NCCL_IB_DISABLE": "1"}, cloud)).status == "info"
+
+
+@pytest.mark.parametrize(("name", "links", "status"), [
+    ("NVIDIA GeForce RTX 4090", 0, "info"), ("NVIDIA GeForce RTX 3090", 4, "warn"), ("NVIDIA L40S", 0, "warn"),
+])  # fmt: skip
+def test_peer_access_off_on_cards_that_have_none(name: str, links: int, status: str) -> None:
+    gpu = NvidiaDevice(index=0, name=known(name), nvlinks=known(NvLinks(num_active=links)))
+    section = known(NvidiaFacts(devices=known((gpu, gpu))))
+    facts = msgspec.structs.replace(ncl({"NCCL_P2P_DISABLE": "1"}), nvidia=section)
+    assert judge("NCL011", facts).status == status
+    both = msgspec.structs.replace(ncl({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}), nvidia=section)
+    assert judge("NCL011", both).status == "warn"
+
+
+def test_a_clouds_own_protocol_list_is_only_told() -> None:
+    assert judge("NCL015", ncl({"NCCL_PROTO": "Simple,LL128"})).status == "warn"
+    google = {"NCCL_PROTO": "Simple,LL128", "NCCL_FASTRAK_NUM_FLOWS": "2"}
+    assert judge("NCL015", ncl(google)).status == "info"
+
+
+def test_rccl_has_more_channels() -> None:
+    env = {"NCCL_MIN_NCHANNELS": "112"}
+    assert judge("NCL016", ncl(env)).status == "warn"
+    rocm = msgspec.structs.replace(ncl(env), python=python("torch", hip="6.3.1"))
+    assert judge("NCL016", rocm).status == "pass"
+
+
+def test_the_fix_removes_what_the_finding_names() -> None:
+    assert next(f.command for f in judge("NCL016", ncl({"NCCL_BUFFSIZE": "1024"})).fixes) == "unset NCCL_BUFFSIZE"
+    assert next(f.command for f in judge("NCL017", ncl({"NCCL_COMM_ID": "10.0.0.1:5"})).fixes) == "unset NCCL_COMM_ID"

@@ -72,3 +72,11 @@ def test_unreadable_version_is_skipped() -> None:
     assert judge("NCL004", with_python(python("torch"))).status == "unknown"
     facts = ncl(torch=known(linkage(loaded_version="")))
     assert judge("NCL004", facts).status == "pass"  # the version that the wheel's name tells
+
+
+def test_repair_of_two_packages_can_be_typed() -> None:
+    finding = judge("NCL003", with_python(python("nvidia-nccl-cu12", "nvidia-nccl-cu13")))
+    assert finding.fixes[0].command == (
+        "python -m pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13"
+        " && python -m pip install --no-deps nvidia-nccl-cu13==2.28.9"
+    )

@@ -143,3 +143,8 @@ def test_rccl_reads_its_own_files_only() -> None:
     assert "NCCL_DEBUG" in settings(facts)
     assert "NCCL_DEBUG" not in settings(msgspec.structs.replace(facts, python=python("torch", hip="7.2")))
     assert judge("NCL010", with_python(python("torch"))).status == "pass"
+
+
+def test_replacement_belongs_to_the_removed_name() -> None:
+    finding = judge("NCL006", ncl({"NCCL_ASYNC_ERROR_HANDLING": "1", "NCCL_TREE_THRESHOLD": "0"}))
+    assert finding.fixes[0].title == "Use NCCL_ALGO in place of NCCL_TREE_THRESHOLD, or drop it"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlcheck.facts.base import MissingKind, missing
-from tests.checks.net.cases import CASES, EIGHT_IB, gpus, net, on
+from rlcheck.facts.base import MissingKind, known, missing
+from rlcheck.facts.gpu import NvidiaDevice, NvidiaFacts
+from tests.checks.net.cases import CASES, EIGHT_IB, gpus, hca, net, on
 from tests.checks.net.judging import judge
 
 
@@ -48,3 +49,9 @@ def test_acs_that_could_not_be_read_is_unknown() -> None:
     hidden = msgspec.structs.replace(facts.network.value, acs_bridges=missing(MissingKind.PERMISSION, "root only"))
     facts = msgspec.structs.replace(facts, network=msgspec.structs.replace(facts.network, value=hidden))
     assert judge("NET011", facts).status == "unknown"
+
+
+def test_geforce_cards_have_no_gpudirect() -> None:
+    section = known(NvidiaFacts(devices=known((NvidiaDevice(index=0, name=known("NVIDIA GeForce RTX 4090")),))))
+    facts = net(hca("mlx5_0"), gpudirect=gpus(module_flavour="proprietary"), nvidia=section)
+    assert judge("NET010", facts).status == "skip"

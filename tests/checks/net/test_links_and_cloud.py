@@ -32,10 +32,21 @@ def test_cards_without_speed_are_not_compared() -> None:
     )
 
 
-def test_two_cards_that_differ_name_the_smaller() -> None:
+def test_two_cards_that_differ_may_serve_two_networks() -> None:
     finding = judge("NET020", net(interfaces=(LO, card("eth1", 1), card("eth2", 2, mtu=1500))))
-    assert finding.status == "warn"
-    assert "found 1500 on eth2" in finding.message
+    assert finding.status == "info"
+    assert "1500 on eth2" in finding.message
+
+
+def test_the_card_of_the_default_route_may_have_its_own_mtu() -> None:
+    cards = (card("eth0", 1, mtu=1460), card("eth1", 2, mtu=8244), card("eth2", 3, mtu=8244))
+    assert judge("NET020", net(interfaces=(LO, *cards))).status == "pass"
+
+
+def test_the_mtu_fix_sets_what_the_finding_says() -> None:
+    fast = (card("eth1", 1, mtu=1500), card("eth2", 2, mtu=1500), card("eth3", 3))
+    finding = judge("NET020", net(interfaces=(LO, *fast)))
+    assert [fix.command for fix in finding.fixes] == ["ip link set dev eth3 mtu 1500"]
 
 
 def test_efa_plugin_outside_the_search_path_is_told() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rlcheck.facts.base import MissingKind, missing
 from rlcheck.facts.document import Facts
-from tests.checks.net.cases import CASES, DOWN, EIGHT_IB, V4_GID, hca, net, port, roce
+from tests.checks.net.cases import CASES, DOWN, EIGHT_IB, V4_GID, hca, net, on, port, roce
 from tests.checks.net.judging import judge
 
 FIRES = [
@@ -78,3 +78,16 @@ def test_hostile_names_and_numbers_do_not_break_it() -> None:
     odd = hca("x" * 500, port(rate_gbps=1e300, state="\x1b[31m", phys_state="?"), model="\n")
     for check_id, *_ in FIRES:
         assert judge(check_id, net(odd, *EIGHT_IB)).status != "error"
+
+
+def test_second_port_of_a_card_that_is_a_device_of_its_own() -> None:
+    pair = (hca("mlx5_0", pci="0000:5e:00.0"), hca("mlx5_1", DOWN, pci="0000:5e:00.1"))
+    assert judge("NET003", net(*pair)).status == "pass"
+    assert judge("NET003", net(pair[0], hca("mlx5_1", DOWN, pci="0000:86:00.0"))).status == "warn"
+
+
+def test_fast_path_of_a_clouds_network_card_needs_no_device_node() -> None:
+    card = hca("mlx5_0", roce(), uverbs_usable=False)
+    assert judge("NET006", net(card, platform=on("azure"))).status == "skip"
+    assert judge("NET006", net(card, platform=on("azure"), env={"SLURM_NNODES": "2"})).status == "warn"
+    assert judge("NET006", net(card)).status == "warn"

@@ -65,3 +65,10 @@ def test_gid_of_another_namespace_is_no_mtu_question() -> None:
     away = Gid(index=3, gid=V4_GID.gid, type="RoCE v2", netdev="eth9")
     assert judge("NET009", net(hca("mlx5_0", roce(away)), interfaces=(LO, card("eth0", 3)))).status == "skip"
     assert judge("NET009", net(hca("mlx5_0", port()))).status == "skip"
+
+
+def test_fast_path_of_a_clouds_network_card_is_only_told() -> None:
+    port_without_address = hca("mlx5_0", roce(LOCAL_GID))
+    assert judge("NET007", net(port_without_address, platform=on("azure"))).status == "info"
+    several = {"SLURM_NNODES": "2"}
+    assert judge("NET007", net(port_without_address, platform=on("azure"), env=several)).status == "warn"

@@ -6,7 +6,10 @@ import pytest
 
 from rlcheck.checks.net.routes import automatic_choice
 from rlcheck.checks.net.run import several_nodes
+from rlcheck.facts.base import known
+from rlcheck.facts.nccl import NcclFacts
 from rlcheck.facts.network import DefaultRoute, Interface
+from tests.checks.ncl.cases import conf
 from tests.checks.net.cases import CASES, DOCKER0, EIGHT_IB, ETH0, LO, SEVERAL, card, net
 from tests.checks.net.judging import judge
 
@@ -79,9 +82,23 @@ def test_default_route_over_a_vpn() -> None:
     assert "the default route leads over tun0" in finding.message
 
 
-def test_container_with_nothing_but_a_veth_has_no_other_choice() -> None:
+def test_the_veth_of_a_container_is_its_network() -> None:
     veth = Interface(name="eth0", index=2, up=True, operstate="up", kind="veth", ipv4="172.17.0.2")
-    assert judge("NET016", net(interfaces=(LO, veth), env=SEVERAL)).status == "skip"
+    assert judge("NET016", net(interfaces=(LO, veth), env=SEVERAL)).status == "pass"
+    assert judge("NET016", net(interfaces=(LO, veth, card("net1", 3)), env=SEVERAL)).status == "pass"
+
+
+def test_a_bridge_with_the_default_route_is_the_machines_network() -> None:
+    bridge = Interface(name="br0", index=2, up=True, operstate="up", kind="bridge", ipv4="10.0.0.5")
+    routes = (DefaultRoute(interface="br0"),)
+    facts = net(*EIGHT_IB, interfaces=(LO, bridge, card("eth1", 3)), default_routes=routes, env=SEVERAL)
+    assert judge("NET016", facts).status == "pass"
+
+
+def test_interface_names_in_nccl_conf_count() -> None:
+    section = known(NcclFacts(conf_files=(conf(("NCCL_SOCKET_IFNAME", "=eth0")),)))
+    assert judge("NET016", net(interfaces=(LO, DOCKER0, ETH0), env=SEVERAL, nccl=section)).status == "pass"
+    assert judge("NET012", net(interfaces=(LO, DOCKER0), nccl=section)).status == "fail"
 
 
 def test_loopback_only_machine_alone_is_information() -> None:

@@ -7,7 +7,7 @@ from rlcheck.checks.ray import CHECKS
 from rlcheck.checks.ray.variables import CXX_FLAGS
 from rlcheck.facts.base import MissingKind, absent, known, missing
 from rlcheck.facts.document import Facts
-from rlcheck.facts.ray import Listener, RayFacts, RaySession
+from rlcheck.facts.ray import AuthToken, Listener, RayFacts, RaySession
 from tests.checks.ray.cases import (
     CASES,
     DAY,
@@ -53,7 +53,7 @@ def judge(check_id: str, facts: Facts) -> Verdict:
         ("RAY018", "warn", "0.0.0.0:8265"),
         ("RAY019", "info", "1024 – 65535"),
         ("RAY020", "fail", "without a host"),
-        ("RAY021", "fail", "none on this machine"),
+        ("RAY021", "warn", "none on this machine"),
         ("RAY022", "warn", "switches it off"),
         ("RAY023", "warn", "'0' (any text counts as yes)"),
         ("RAY024", "warn", "RAY_BACKEND=ucx"),
@@ -239,7 +239,7 @@ def test_forms_of_ray_address(value: str, status: str):
         ("head:6379", False, "pass"),
         ("10.0.0.5:6380", True, "warn"),
         ("localhost:6379", True, "pass"),
-        ("ray://127.0.0.1:10001", False, "fail"),
+        ("ray://127.0.0.1:10001", False, "warn"),
         ("nonsense", False, "pass"),
     ],
 )
@@ -305,3 +305,29 @@ def test_hostile_facts_do_not_break_a_check():
     for check in CHECKS:
         facts = machine(odd, amd=True)
         judge(check.id, Facts(environ=facts.environ, python=facts.python, rocm=facts.rocm, ray=known(wild)))
+
+
+def _fresh_token():
+    return known(
+        AuthToken(path="/home/bob/.ray/auth_token", source="default", exists=True, readable=True, num_bytes=64)
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "ray", "status"),
+    [
+        ({}, "2.60.0", "info"),
+        ({}, "2.58.0", "pass"),
+        ({}, "2.61.0", "pass"),
+        ({"RAY_AUTH_MODE": "disabled"}, "2.60.0", "pass"),
+    ],
+)
+def test_a_token_that_ray_uses_by_itself(environ: dict[str, str], ray: str, status: str):
+    finding = judge("RAY029", machine(environ, python(ray=ray), auth_token=_fresh_token()))
+    assert finding.status == status, finding.message
+
+
+@pytest.mark.parametrize(("ray", "status"), [("2.60.0", "pass"), ("2.58.0", "warn")])
+def test_an_open_dashboard_that_asks_for_a_token(ray: str, status: str):
+    public = known((Listener(port=8265, address="0.0.0.0", process="ray-dashboard"),))
+    assert judge("RAY018", machine({}, python(ray=ray), listeners=public, auth_token=_fresh_token())).status == status

@@ -51,13 +51,16 @@ def rdma(**changes: object) -> DeviceFacts:
 
 
 UVERBS = tuple(Device(path=f"/dev/infiniband/uverbs{i}", usable=True, mode="666") for i in range(2))
+WITH_UVERBS = rdma(nodes=(*nvidia().nodes, *UVERBS))
 FAR_GPUS = nvidia(hardware=(Hardware(kind="nvidia", address="0000:01:00.0", numa_node=1),))
 ON_NFS = place("triton", "/nfs/u/.triton/cache", fs_type="nfs4", network=True, mount_point="/nfs")
 
 CASES: dict[str, tuple[Facts, Facts]] = {
     "SYS001": (machine(shm=known(place("shm", "/dev/shm", 64 * MIB, 64 * MIB, fs_type="tmpfs"))), QUIET),
     "SYS002": (
-        machine(devices=rdma(nodes=UVERBS), limits=limits(memlock=Limit(soft=8 * MIB, hard=8 * MIB))),
+        machine(
+            devices=rdma(nodes=(*nvidia().nodes, *UVERBS)), limits=limits(memlock=Limit(soft=8 * MIB, hard=8 * MIB))
+        ),
         machine(devices=rdma()),
     ),
     "SYS003": (machine(limits=limits(nofile=Limit(soft=1024, hard=1 << 20))), QUIET),
@@ -110,7 +113,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         ),
         QUIET,
     ),
-    "SYS033": (machine(devices=closed_gpu("/dev/nvidia3")), QUIET),
+    "SYS033": (machine(devices=closed_gpu("/dev/nvidiactl")), QUIET),
     "SYS035": (
         machine(devices=amd(usable=False), python=python(torch="2.11.0", hip="7.2.4")),
         machine(devices=amd(usable=True), python=python(torch="2.11.0", hip="7.2.4")),

@@ -50,7 +50,7 @@ SAYS = {
     "SYS030": ("warn", "found /nfs/u/.triton/cache on nfs4"),
     "SYS031": ("warn", "found /, which cannot be written"),
     "SYS032": ("warn", "expected the capability IPC_LOCK, for RDMA, found a docker container without it"),
-    "SYS033": ("fail", "no access to /dev/nvidia3"),
+    "SYS033": ("fail", "no access to /dev/nvidiactl"),
     "SYS035": ("fail", "no access to /dev/kfd (mode 660, group render)"),
     "SYS036": ("fail", "found none for user 1002700000"),
     "SYS037": ("fail", "expected gcc or clang for Triton, found neither on PATH, only cc"),
@@ -72,7 +72,7 @@ def test_fires_with_the_numbers(check_id: str) -> None:
     status, text = SAYS[check_id]
     finding = judge(check_id, CASES[check_id][0])
     assert (finding.status, text in finding.message) == (status, True), finding.message
-    assert finding.fixes
+    assert finding.fixes or status == "info"  # what is only noted needs no mending
     assert finding.why
     assert finding.evidence
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rlcheck.facts.base import MissingKind, absent, known, missing
 from rlcheck.facts.document import Facts
+from rlcheck.facts.network import DefaultRoute, Interface, NetworkFacts
+from rlcheck.facts.platform import PlatformFacts
 from rlcheck.facts.system import ClockFacts, Device, DeviceFacts, KernelFacts, LocaleFacts
 from tests.checks.sys.build import (
     GIB,
@@ -103,15 +106,53 @@ def test_home_not_set() -> None:
 
 
 def test_closed_nvidia_node_is_named() -> None:
-    finding = judge("SYS033", machine(devices=closed_gpu("/dev/nvidia3")))
+    finding = judge("SYS033", machine(devices=closed_gpu("/dev/nvidia-uvm")))
     assert finding.status == "fail"
-    assert "/dev/nvidia3" in finding.message
+    assert "/dev/nvidia-uvm" in finding.message
+
+
+def test_gpus_of_other_jobs_are_noted() -> None:
+    """Some sites give the nodes to the user of the job, and close the others."""
+    finding = judge("SYS033", machine(devices=closed_gpu("/dev/nvidia3")))
+    assert (finding.status, "7 of 8 GPUs may be opened" in finding.message) == ("info", True)
+    all_closed = nvidia(nodes=tuple(Device(path=f"/dev/nvidia{n}", mode="600") for n in range(2)))
+    assert judge("SYS033", machine(devices=all_closed)).status == "fail"
+
+
+def test_file_system_of_zero_bytes_does_not_say() -> None:
+    nothing = {name: place(name, f"/{name}", 0, 0, free_inodes=known(0)) for name in ("tmp", "ray")}
+    assert judge("SYS025", machine(places=tuple(nothing.values()))).status == "unknown"
+    unlimited = known(place("shm", "/dev/shm", 0, 0, fs_type="tmpfs"))
+    assert judge("SYS001", machine(shm=unlimited)).status == "pass"
+    assert judge("SYS001", machine(shm=known(place("shm", "/dev/shm", 0, 64 * MIB, fs_type="tmpfs")))).status == "fail"
+
+
+def test_read_only_image_has_no_inodes_to_miss() -> None:
+    image = place("home", "/root", 0, 10 * GIB, fs_type="squashfs", free_inodes=known(0), writable=known(False))
+    assert judge("SYS026", machine(places=places(home=image))).status == "pass"
+
+
+def test_closed_home_is_told_once() -> None:
+    closed = {"free_inodes": known(9), "writable": known(False)}
+    inside = place("triton", "/home/u/.triton/cache", exists=False, **closed)
+    facts = machine(places=places(home=place("home", "/home/u", **closed), triton=inside))
+    assert [judge(check_id, facts).status for check_id in ("SYS028", "SYS031")] == ["pass", "warn"]
+    chosen = place("triton", "/home/u/.triton/cache", setting="TRITON_CACHE_DIR", **closed)
+    assert judge("SYS028", machine(places=places(triton=chosen))).status == "warn"
+
+
+def test_caches_are_put_into_a_directory_of_this_user() -> None:
+    fix = judge("SYS030", machine(places=places(triton=place("triton", "/nfs/t", network=True, fs_type="nfs4")))).fixes[
+        0
+    ]
+    assert "export TRITON_CACHE_DIR=/tmp/rl-1000/triton" in fix.command
 
 
 def test_own_graphics_of_a_processor_are_no_gpu() -> None:
     """F72 concerns ROCm builds of torch only."""
     apu = DeviceFacts(nodes=(Device(path="/dev/kfd", usable=False, gid=109),), amd_driver=True)
     assert judge("SYS035", machine(devices=apu)).status == "skip"
+    assert judge("SYS035", machine(devices=apu, python=python(ray="2.60.0"))).status == "skip"
     assert judge("SYS035", machine(devices=apu, python=missing(MissingKind.ERROR, "?"))).status == "warn"
     rocm = python(torch="2.11.0", hip="7.2.4")
     finding = judge("SYS035", machine(devices=apu, python=rocm))
@@ -179,7 +220,49 @@ def test_odd_no_proxy_is_mended() -> None:
     odd = known(PROXY | {"no_proxy": "localhost,127.0.0.1,10.0.0.0/8,*.example.com,10.*", "NO_PROXY": "localhost"})
     finding = judge("SYS041", machine(environ=odd))
     assert len(finding.details) == 3
-    assert "export no_proxy=localhost,127.0.0.1,.example.com\n" in finding.fixes[0].command
+    assert "export no_proxy=localhost,127.0.0.1,10.0.0.0/8,.example.com\n" in finding.fixes[0].command
+
+
+def test_a_range_beside_the_addresses_is_noted() -> None:
+    both = known(PROXY | {"no_proxy": "localhost,127.0.0.1,192.0.2.7,192.0.2.0/24"})
+    assert judge("SYS041", machine(environ=both, own_addresses=("192.0.2.7",))).status == "info"
+    assert judge("SYS041", machine(environ=both, own_addresses=("192.0.2.8",))).status == "warn"
+
+
+def test_nobody_calls_the_bridge_of_docker() -> None:
+    own = msgspec.structs.replace(
+        machine(
+            environ=known(PROXY | {"no_proxy": "localhost,127.0.0.1,192.0.2.7", "RAY_ADDRESS": "local"}),
+            own_addresses=("172.17.0.1", "192.0.2.7"),
+        ),
+        network=known(
+            NetworkFacts(
+                interfaces=known((Interface(name="docker0", kind="bridge", ipv4="172.17.0.1"),)),
+                default_routes=known((DefaultRoute(interface="eth0"),)),
+            )
+        ),
+    )
+    assert judge("SYS040", own).status == "pass"
+
+
+def test_clock_with_a_small_error_is_disciplined() -> None:
+    """chrony clears the kernel's flag only with rtcsync."""
+    for error, status in ((1200, "pass"), (16_000_000, "warn"), (0, "warn")):
+        free = ClockFacts(synchronized=False, max_error_us=error, source="adjtimex(2)")
+        assert judge("SYS021", machine(clock=known(free))).status == status
+
+
+def test_kernel_of_wsl_is_windows_business() -> None:
+    headers_only = KernelFacts(release="5.15.167.4-microsoft-standard-WSL2", modules_present=known(False))
+    wsl = known(PlatformFacts(wsl=True))
+    assert judge("SYS022", machine(kernel=headers_only, platform=wsl)).status == "skip"
+
+
+def test_container_without_a_filter_needs_no_right_for_numa() -> None:
+    held = known(("sys_ptrace",))
+    for seccomp, status in ((0, "pass"), (2, "info")):
+        facts = machine(platform=in_container(), process=process(capabilities=held, seccomp=known(seccomp)))
+        assert judge("SYS032", facts).status == status
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from rlcheck.facts.base import known
-from rlcheck.facts.system import Device, Hardware, Limit, NumaNode
-from tests.checks.sys.build import GIB, MIB, cgroup, cpu, limits, machine, memory, nvidia, place, process
+from rlcheck.facts.system import Device, Hardware, KernelFacts, Limit, NumaNode
+from tests.checks.sys.build import GIB, MIB, cgroup, cpu, in_container, limits, machine, memory, nvidia, place, process
 from tests.checks.sys.test_cases import judge
 
-RDMA = nvidia(infiniband=("mlx5_0",), nodes=(Device(path="/dev/infiniband/uverbs0", usable=True),))
+UVERBS = Device(path="/dev/infiniband/uverbs0", usable=True)
+RDMA = nvidia(infiniband=("mlx5_0",), nodes=(*nvidia().nodes, UVERBS))
+# A virtual machine of Azure, whose network adapter is an RDMA adapter, too.
+NO_GPU_RDMA = nvidia(0, infiniband=("mlx5_an0",), nodes=(UVERBS,), nvidia_driver=False)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +59,13 @@ def test_memlock_matters_with_rdma_only() -> None:
     assert judge("SYS002", machine(limits=short, devices=RDMA, process=mapped)).status == "fail"
     unusable = nvidia(infiniband=("mlx5_0",))
     assert judge("SYS002", machine(limits=short, devices=unusable)).status == "warn"
-    larger = limits(memlock=Limit(soft=64 * GIB, hard=64 * GIB))
+    larger = limits(memlock=Limit(soft=32 * GIB, hard=32 * GIB))
     assert judge("SYS002", machine(limits=larger, devices=RDMA)).status == "warn"
+    eighth = limits(memlock=Limit(soft=64 * GIB, hard=64 * GIB))
+    assert judge("SYS002", machine(limits=eighth, devices=RDMA)).status == "info"
+    unused = known({"NCCL_IB_DISABLE": "1"})
+    assert judge("SYS002", machine(limits=short, devices=RDMA, environ=unused)).status == "skip"
+    assert judge("SYS002", machine(limits=short, devices=NO_GPU_RDMA)).status == "warn"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +92,13 @@ def test_core_files_to_a_program_are_fine() -> None:
         piped.system.value.kernel, core_pattern=known("|/usr/lib/systemd/systemd-coredump")
     )
     assert judge("SYS006", machine(limits=limits(core=Limit()), kernel=kernel)).status == "pass"
+
+
+def test_core_files_to_nowhere_are_fine() -> None:
+    nowhere = KernelFacts(core_pattern=known("/dev/null"))
+    assert judge("SYS006", machine(limits=limits(core=Limit()), kernel=nowhere)).status == "pass"
+    unread = KernelFacts()
+    assert judge("SYS006", machine(limits=limits(core=Limit()), kernel=unread)).status == "unknown"
 
 
 def test_stack_unlimited_is_noted() -> None:
@@ -119,6 +134,30 @@ def test_little_swap_use_is_fine() -> None:
     assert judge("SYS012", machine(memory=used)).status == "pass"
 
 
+def test_swap_of_a_desktop_is_noted() -> None:
+    used = memory(total_bytes=16 * GIB, swap_total_bytes=8 * GIB, swap_free_bytes=4 * GIB)
+    assert judge("SYS012", machine(memory=used, devices=nvidia(0))).status == "info"
+
+
+def test_gpus_are_those_of_the_job() -> None:
+    """A job with one GPU of eight sees eight nodes and a variable."""
+    one = machine(environ=known({"CUDA_VISIBLE_DEVICES": "3"}), cpu=cpu(allowed=known(tuple(range(8)))))
+    assert judge("SYS016", one).status == "pass"
+    for value in ("", "-1", "NoDevFiles"):
+        none = machine(environ=known({"CUDA_VISIBLE_DEVICES": value}), cpu=cpu(allowed=known(tuple(range(8)))))
+        assert judge("SYS016", none).status == "warn"
+
+
+def test_pod_with_processors_of_its_own() -> None:
+    """The static CPU manager of Kubernetes sets an affinity and a quota; Ray sees the quota."""
+    pod = machine(cpu=cpu(allowed=known(tuple(range(16)))), cgroup=cgroup(cpus=known(16.0), cpus_at="/sys/fs/cgroup"))
+    assert judge("SYS015", pod).status == "info"
+    v1 = cgroup(version=1)
+    docker = machine(cpu=cpu(allowed=known(tuple(range(16)))), cgroup=v1, platform=in_container())
+    assert judge("SYS015", docker).status == "info"
+    assert judge("SYS015", machine(cpu=cpu(allowed=known(tuple(range(16)))), cgroup=v1)).status == "warn"
+
+
 @pytest.mark.parametrize(("at", "status"), [("/sys/fs/cgroup", "info"), ("/sys/fs/cgroup/system.slice/job", "warn")])
 def test_quota_is_noted_where_ray_looks(at: str, status: str) -> None:
     """F52: Ray reads the quota of a container, and not one that is set further down."""
@@ -135,7 +174,13 @@ def test_ray_is_told_the_whole_number() -> None:
 
 def test_one_processor_of_several_in_a_step() -> None:
     variables = known({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "112"})
-    assert judge("SYS017", machine(environ=variables, cpu=cpu(allowed=known((5,))))).status == "warn"
+    finding = judge("SYS017", machine(environ=variables, cpu=cpu(allowed=known((5,)))))
+    assert finding.status == "warn"
+    assert [fix.command for fix in finding.fixes if fix.kind == "env"] == ["export SRUN_CPUS_PER_TASK=112"]
+    # srun stops when SLURM_ and SRUN_CPUS_PER_TASK differ.
+    granted = known({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "112", "SLURM_CPUS_PER_TASK": "1"})
+    fixes = judge("SYS017", machine(environ=granted, cpu=cpu(allowed=known((5,))))).fixes
+    assert [fix.complete for fix in fixes if fix.kind == "env"] == [False]
     garbage = known({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "many"})
     assert judge("SYS017", machine(environ=garbage)).status == "pass"
     assert judge("SYS017", machine()).status == "skip"
