@@ -147,7 +147,8 @@ def _library(ctx: ProbeContext, directory: str, name: str) -> DriverLibrary | No
         files = ctx.list_dir(directory).value or []
         versions = [found for file in files if (found := _version_of(file, name))]
         version = versions[0] if len(versions) == 1 else ""
-    kind = "compat" if re.search(r"[/-]compat(/|$)", directory) else "stub" if directory.endswith("/stubs") else "system"
+    compat = re.search(r"[/-]compat(/|$)", directory)
+    kind = "compat" if compat else "stub" if directory.endswith("/stubs") else "system"
     return DriverLibrary(name=name, directory=directory, version=version, kind=kind)
 
 

@@ -77,7 +77,8 @@ def open_files(facts: Facts) -> Verdict:
     What it does:
         Ray's driver and vLLM's server raise their soft limit to 65,536 when the hard limit lets them; processes that
         `ray start` brings up keep the soft limit of the shell. Fails when even the hard limit is 1,024 or less, warns
-        when either is below 8,192, and notes a hard limit below 65,536.
+        when either is below 8,192, and notes a hard limit below 65,536. Without GPUs a low soft limit under a high hard
+        one, which is how every distribution comes, is only noted.
 
     Why it matters:
         Every worker holds connections to every other and to the store; past the limit comes "Too many open files",
@@ -99,6 +100,8 @@ def open_files(facts: Facts) -> Verdict:
     }
     if below(limit.hard, 1025):
         return fail(f"{_WANTED_FILES} open files (`ulimit -n`)", found, **more)
+    if below(limit.soft, _FEW_FILES) and not below(limit.hard, _WANTED_FILES) and not num_gpus(facts):
+        return info(f"{limit_text(limit.soft)} files may be open; `ulimit -n {reachable}` before `ray start`", **more)
     if below(limit.soft, _FEW_FILES) or below(limit.hard, _FEW_FILES):
         return warn(f"{_WANTED_FILES} open files (`ulimit -n`)", found, **more)
     if below(limit.hard, _WANTED_FILES):

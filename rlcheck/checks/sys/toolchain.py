@@ -115,7 +115,6 @@ def headers(facts: Facts) -> Verdict:
     needs=("system", "python"),
     playbook="libcuda-not-linked",
     caused_by=("GPU006",),
-    caused_by=("GPU006",),
 )
 def libcuda(facts: Facts) -> Verdict:
     """Looks for the driver's libcuda.so.1 where Triton looks for it.

@@ -50,12 +50,9 @@ def test_mig_slices(entry: str, status: str) -> None:
     assert judge("GPU011", env({"CUDA_VISIBLE_DEVICES": entry}, sliced)).status == status
 
 
-@pytest.mark.parametrize(
-    ("variables", "status"),
-    [({}, "pass"), ({"SLURM_JOB_ID": "1"}, "info"), ({"SLURM_JOB_ID": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "pass")],
-)
-def test_device_order_under_slurm(variables: dict[str, str], status: str) -> None:
-    assert judge("GPU013", env(variables, *devices())).status == status
+def test_device_order_of_equal_gpus_does_not_matter() -> None:
+    assert judge("GPU013", env({"SLURM_JOB_ID": "1"}, *devices())).status == "pass"
+
 
 
 @pytest.mark.parametrize("text", ["0,1,", "0, 1 ,"])

@@ -76,6 +76,14 @@ def test_open_files(soft: int, hard: int, status: str) -> None:
     assert judge("SYS003", machine(limits=limits(nofile=Limit(soft=soft, hard=hard)))).status == status
 
 
+def test_open_files_of_a_laptop() -> None:
+    usual = limits(nofile=Limit(soft=1024, hard=524288))
+    finding = judge("SYS003", machine(limits=usual, devices=nvidia(0)))
+    assert (finding.status, "`ulimit -n 65536` before `ray start`" in finding.message) == ("info", True)
+    low = limits(nofile=Limit(soft=1024, hard=4096))
+    assert judge("SYS003", machine(limits=low, devices=nvidia(0))).status == "warn"
+
+
 def test_process_limit_does_not_bind_root() -> None:
     short = limits(nproc=Limit(soft=100, hard=100))
     assert judge("SYS004", machine(limits=short)).status == "fail"
