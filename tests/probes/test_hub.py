@@ -152,9 +152,20 @@ def test_token_files_are_seen_but_never_read(tmp_path: Path):
     assert facts.tokens.value is not None
     new_place, old_place = facts.tokens.value
     assert (new_place.path, new_place.exists, new_place.readable) == ("/home/bob/.cache/huggingface/token", True, True)
-    assert stat.filemode(new_place.mode)[-3:] == "r--"
+    # pytest's own directory above is closed, so that nobody else gets at the file whatever its mode says.
+    assert stat.filemode(new_place.mode)[-6:] == "------"
     assert (old_place.exists, old_place.read_by_library) == (True, False)
     assert b"hf_" not in msgspec.json.encode(facts)
+
+
+def test_rights_that_a_closed_directory_takes_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from rlcheck.remote import hub_child
+
+    modes = {"/": 0o755, "/home": 0o755, "/home/bob": 0o755, "/home/eve": 0o750, "/home/ann": 0o700}
+    monkeypatch.setattr(hub_child.os, "stat", lambda path: os.stat_result((modes[path], *[0] * 9)))
+    monkeypatch.setattr(hub_child.os.path, "realpath", lambda path: path)
+    taken = [hub_child.closed_above(f"/home/{name}/token") for name in ("bob", "eve", "ann")]
+    assert taken == [0, 0o007, 0o077]
 
 
 def test_a_child_that_hangs_costs_its_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -127,6 +127,16 @@ def test_a_stranger_on_6379(tmp_path: Path):
     assert [(l.port, l.address, l.owner_uid, l.process) for l in listeners] == [(6379, "0.0.0.0", 113, "redis-server")]  # noqa: E741
 
 
+def test_the_port_of_ray_address_is_looked_at(tmp_path: Path):
+    """A tunnel to a head on another port."""
+    ctx = machine(tmp_path, RAY_ADDRESS="ray://127.0.0.1:16380")
+    (tmp_path / "proc/net/tcp").write_text(tcp(("0100007F:3FFC", "0A", 1000, 31)))
+    process(tmp_path, 50, "ssh", sockets=(31,))
+    listeners = collect(ctx).listeners.value
+    assert listeners is not None
+    assert [(found.port, found.process) for found in listeners] == [(16380, "ssh")]
+
+
 def test_old_sessions_with_spilled_objects(tmp_path: Path):
     ctx = machine(tmp_path)
     for number in range(60):

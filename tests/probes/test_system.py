@@ -234,6 +234,19 @@ def test_toolchain_of_another_interpreter(tmp_path: Path) -> None:
     assert found.ldconfig
 
 
+def test_headers_behind_a_link(tmp_path: Path) -> None:
+    """A module system or a distribution links `python` to where it really is."""
+    root = tree(tmp_path / "root", FILES, {"/opt/py/bin/python3.11": "", "/opt/py/include/python3.11/Python.h": ""})
+    (root / "usr/local/bin").mkdir(parents=True)
+    (root / "usr/local/bin/python").symlink_to("/opt/py/bin/python3.11")
+    found = collect(root, {"PATH": "/bin"}, ("/usr/local/bin/python",)).toolchain
+    assert need(found.python_h) == "/opt/py/include/python3.11/Python.h"
+    shim = tree(tmp_path / "shim", FILES, {"/home/u/.pyenv/shims/python": "#!/bin/sh"})
+    lost = collect(shim, {"PATH": "/bin"}, ("/home/u/.pyenv/shims/python",)).toolchain.python_h
+    assert lost.missing is not None
+    assert lost.missing.kind is MissingKind.UNSUPPORTED
+
+
 def test_addresses_and_locale(facts: SystemFacts) -> None:
     assert facts.own_addresses == ("192.0.2.7",)
     assert facts.locale.lang == "zh_CN.GBK"
