@@ -34,8 +34,8 @@ def memlock(facts: Facts) -> Verdict:
     """Looks at `ulimit -l` where there is an InfiniBand or RoCE adapter.
 
     What it does:
-        RDMA pins the buffers that it sends from. A limit below 1 GiB fails where there are GPUs and device nodes of the
-        adapter, unless NCCL_IB_DISABLE=1. Any other limit below 64 GiB and below the size of memory warns, and a higher
+        RDMA pins the buffers that it sends from. A limit below 1 GiB fails where there are GPUs, device nodes of the
+        adapter and an active InfiniBand port, unless NCCL_IB_DISABLE=1. Any other limit below 64 GiB and below the size of memory warns, and a higher
         one is noted. A process with the capability IPC_LOCK of the machine itself is not bound by the limit.
 
     Why it matters:
@@ -60,7 +60,8 @@ def memlock(facts: Facts) -> Verdict:
     can_be_used = any(node.path.startswith("/dev/infiniband/uverbs") for node in system.devices.nodes)
     if value_or(facts.environ, {}).get("NCCL_IB_DISABLE") == "1":
         return skip("NCCL_IB_DISABLE=1: RDMA is not used")
-    if limit.soft < GIB and can_be_used and num_gpus(facts):
+    # An Ethernet card that could do RoCE is in most servers, used or not; InfiniBand is there to be used.
+    if limit.soft < GIB and can_be_used and num_gpus(facts) and _has_infiniband(facts):
         return fail("unlimited locked memory for RDMA", found, evidence=proof)
     if not below(limit.soft, ram_bytes(facts)):
         return passed(f"{limit_bytes(limit.soft)} may be locked", evidence=proof)
@@ -68,6 +69,13 @@ def memlock(facts: Facts) -> Verdict:
         message = f"{limit_bytes(limit.soft)} may be locked: enough for NCCL, less than a cache of offloaded states"
         return info(message, evidence=proof)
     return warn("unlimited locked memory for RDMA", found, evidence=proof)
+
+
+def _has_infiniband(facts: Facts) -> bool:
+    devices = facts.network.value.rdma.value if facts.network.value is not None else None
+    if devices is None:
+        return True
+    return any(port.link_layer == "InfiniBand" and port.state == "ACTIVE" for card in devices for port in card.ports)
 
 
 @check("SYS003", "Enough files may be open", needs=("system.limits.nofile",), playbook="open-files-limit")
