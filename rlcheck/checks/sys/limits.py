@@ -35,8 +35,9 @@ def memlock(facts: Facts) -> Verdict:
 
     What it does:
         RDMA pins the buffers that it sends from. A limit below 1 GiB fails where there are GPUs, device nodes of the
-        adapter and an active InfiniBand port, unless NCCL_IB_DISABLE=1. Any other limit below 64 GiB and below the size of memory warns, and a higher
-        one is noted. A process with the capability IPC_LOCK of the machine itself is not bound by the limit.
+        adapter and an active InfiniBand port, unless NCCL_IB_DISABLE=1. Any other limit below 64 GiB and below the size
+        of memory warns, and a higher one is noted. A process with the capability IPC_LOCK of the machine itself is not
+        bound by the limit.
 
     Why it matters:
         The adapter cannot register NCCL's buffers: `ibv_reg_mr` fails with "Cannot allocate memory", and the first
