@@ -24,6 +24,7 @@ _CONTAINER_FILES = (
     ("/.dockerenv", "docker"),
     ("/dev/lxd/sock", "lxc"),
 )
+_LEFT_IN_IMAGES = ("docker", "podman")
 _CONTAINER_NAMES = {"docker": "docker", "podman": "podman", "oci": "container", "lxc": "lxc", "lxc-libvirt": "lxc",
                     "systemd-nspawn": "container", "kubernetes": "kubernetes", "apptainer": "apptainer"}  # fmt: skip
 _CGROUP_MARKS = (("kubepods", "kubernetes"), ("/docker", "docker"), ("libpod-", "podman"), ("/lxc", "lxc"))
@@ -95,14 +96,12 @@ def container_kind(context: ProbeContext) -> tuple[str, str]:
         return "enroot", "/.lock"
     booted = _booted_from_disk(context)
     for path, kind in _CONTAINER_FILES:
-        if context.exists(path) and not (booted and kind in ("docker", "podman")):
+        if context.exists(path) and not (booted and kind in _LEFT_IN_IMAGES):
             return kind, path
-    # An image may set the variable for whatever is made of it; a manager's file is written at the start.
-    named = read_word(context, "/run/systemd/container").value
-    if not named and not booted:
-        named = context.environ.get("container", "")
-    if named:
-        return _CONTAINER_NAMES.get(named, "container"), "container=" + named[:40]
+    named = read_word(context, "/run/systemd/container").value or context.environ.get("container", "")
+    kind = _CONTAINER_NAMES.get(named, "container")
+    if named and not (booted and kind in _LEFT_IN_IMAGES):
+        return kind, "container=" + named[:40]
     for path in ("/proc/self/cgroup", "/proc/1/cgroup"):
         groups = context.read_text(path, 65536).value or ""
         for mark, kind in _CGROUP_MARKS:

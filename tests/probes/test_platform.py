@@ -42,6 +42,8 @@ def collect(root: Path, **environ: str) -> PlatformFacts:
         ),
         ({"/run/systemd/container": "lxc\n"}, {}, "lxc"),
         ({"/run/systemd/container": "new-thing\n"}, {}, "container"),
+        ({"/run/systemd/container": "docker\n"}, {}, "docker"),
+        ({"/run/systemd/container": "docker\n", "/proc/self/mountinfo": DISK}, {"container": "docker"}, ""),
         ({}, {"container": "systemd-nspawn"}, "container"),
         ({"/proc/self/cgroup": "0::/kubepods.slice/pod1\n"}, {}, "kubernetes"),
         ({"/proc/1/cgroup": "5:memory:/docker/0123\n"}, {}, "docker"),

@@ -59,7 +59,7 @@ def nccl_socket_ifname(facts: Facts) -> Verdict:
     selected = nccl_selection(pattern, interfaces)
     working = [interface for interface in selected if usable(interface)]
     where = (evidence("environ.NCCL_SOCKET_IFNAME", pattern, "environment"),)
-    params = {"interface": _best(interfaces)}
+    params = {"nccl_interface": _best(interfaces)}
     if not working:
         reason = (
             f"{', '.join(describe(i) for i in selected[:4])}, not up or without address" if selected else "no match"
@@ -108,7 +108,7 @@ def gloo_socket_ifname(facts: Facts) -> Verdict:
     by_name = {interface.name: interface for interface in interfaces}
     bad = [problem for name in text.split(",") if (problem := _gloo_problem(name, by_name))]
     where = (evidence("environ.GLOO_SOCKET_IFNAME", text, "environment"),)
-    params = {"interface": _best(interfaces)}
+    params = {"gloo_interface": _best(interfaces)}
     if bad:
         found = f"{'; '.join(bad[:4])}; usable here: {_candidates(interfaces)}"
         return fail("names of interfaces with an address", found, evidence=where, params=params)
