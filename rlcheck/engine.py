@@ -75,9 +75,9 @@ def _fixes(check: Check, verdict: Verdict, library: Library) -> tuple[Fix, ...]:
         recipes = library.get(check.playbook).fixes
     except PlaybookError:
         return ()
-    fixes = [fill(recipe, verdict.params) for recipe in recipes]
+    fixes = tuple(fill(recipe, verdict.params) for recipe in recipes)
     # A fix that this check has no parameters for was written for another one of the same playbook.
-    return tuple(sorted(fixes, key=lambda fix: not fix.complete))
+    return tuple(fix for fix in fixes if fix.complete) or fixes
 
 
 def _first_sentence(text: str) -> str:

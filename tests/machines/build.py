@@ -15,7 +15,7 @@ from tests.machines.cleaning import clean
 from tests.machines.parts import RECORDS, recorded
 from tests.machines.registry import MACHINES
 
-REAL = ("cpu-vm", "h200-host", "sglang-verl-conflict", "broken-venv")
+REAL = ("cpu-vm", "h200-host", "4xh200", "sglang-verl-conflict", "broken-venv")
 # Importing them is what fills the list.
 CATALOGUES = (hardware, surroundings)
 NAMES = (*REAL, *MACHINES)
