@@ -154,7 +154,7 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
         needs_root=recipe.needs_root,
         command=command.strip(),
         destroys=_in_words(recipe.destroys, params),
-        complete=complete,
+        complete=complete and all(name in params for name in _PARAMETER.findall(recipe.title)),
     )
 
 
