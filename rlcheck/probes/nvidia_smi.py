@@ -17,6 +17,7 @@ _BAD_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field')
 _NOTHING = ("", "[n/a]", "n/a", "[not supported]", "[unknown error]", "[insufficient permissions]", "[gpu is lost]")
 _TIMEOUT_S = 3.0
 # Names that older drivers use for the same field (renamed with driver 535).
+_LINE_LIMIT = 4096
 _OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 
 
@@ -90,7 +91,9 @@ def query(ctx: ProbeContext) -> Fact[tuple[str, tuple[NvidiaDevice, ...]]]:
 def _parse(output: str, fields: list[str], returncode: int) -> Fact[tuple[str, tuple[NvidiaDevice, ...]]]:
     devices: list[NvidiaDevice] = []
     driver = ""
-    for cells in csv.reader(output.splitlines()[:256], skipinitialspace=True):
+    # Cut, since the reader raises on a field of more than 131072 characters.
+    lines = [line[:_LINE_LIMIT] for line in output.splitlines()[:256]]
+    for cells in csv.reader(lines, skipinitialspace=True):
         row = dict(zip(fields, (cell.strip() for cell in cells), strict=False))
         if len(cells) != len(fields) or not row["index"].isdecimal():
             continue

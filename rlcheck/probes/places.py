@@ -22,6 +22,7 @@ NETWORK_TYPES = frozenset(
 _LOCAL_FUSE = frozenset(("fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuseblk", "fusectl"))
 CHILD_TIMEOUT_S = 2.0
 _MOST_LINKS = 40
+_PATH_LIMIT = 4096
 
 
 class Mount(Struct, frozen=True):
@@ -65,12 +66,14 @@ class Mounts:
 
     def resolve(self, path: str) -> str:
         """`path` without symbolic links, as far as local file systems go: past the border nothing is touched."""
+        if len(path) > _PATH_LIMIT:
+            return path
         pending = [part for part in posixpath.normpath("/" + path).split("/") if part][::-1]
         here, links = "/", 0
         while pending:
             candidate = posixpath.join(here, pending.pop())
             target = None if self.at(candidate).network else self._context.read_link(candidate).value
-            if target is None or links >= _MOST_LINKS:
+            if target is None or links >= _MOST_LINKS or len(target) > _PATH_LIMIT:
                 here = candidate
                 continue
             links += 1

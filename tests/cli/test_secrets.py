@@ -11,7 +11,7 @@ from tests.conftest import ROOT, Done, rlcheck, write_tree
 
 INFO = "Metadata-Version: 2.1"
 MARK = "S3CR3T"
-NAME = "alice"
+NAME = "zelmira"
 HF = f"hf_{MARK}AbCdEfGhIjKlMnOpQrStUv"
 AWS = f"wJalr{MARK}XUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 URL = f"https://{NAME}:{MARK}pass@"

@@ -14,7 +14,8 @@ _SMALL_SHARE = 0.03
 
 def _hip(facts: Facts) -> tuple[int, ...]:
     """Major and minor of the ROCm that torch brings; () when torch is no ROCm build."""
-    return numbers(torch_of(facts).hip)[:2] if torch_kind(facts) == "rocm" else ()
+    found = numbers(torch_of(facts).hip) if torch_kind(facts) == "rocm" else ()
+    return (*found, 0)[:2] if found else ()
 
 
 def _cards(facts: Facts) -> tuple[AmdDevice, ...]:

@@ -54,7 +54,6 @@ def test_device_order_of_equal_gpus_does_not_matter() -> None:
     assert judge("GPU013", env({"SLURM_JOB_ID": "1"}, *devices())).status == "pass"
 
 
-
 @pytest.mark.parametrize("text", ["0,1,", "0, 1 ,"])
 def test_comma_at_the_end_costs_nothing(text: str) -> None:
     assert judge("GPU011", env({"CUDA_VISIBLE_DEVICES": text})).status == "pass"
