@@ -18,7 +18,7 @@ COMMANDS = {
     "rlcheck env": ("-m", "rlcheck", "env"),
     "rlcheck --help": ("-m", "rlcheck", "--help"),
     "torch collect_env": ("-m", "torch.utils.collect_env"),
-    "vllm collect-env": ("-m", "vllm.entrypoints.cli.main", "collect-env"),
+    "vllm collect_env": ("-m", "vllm.collect_env"),
     "transformers env": ("-m", "transformers.cli.transformers", "env"),
     "python -c pass": ("-c", "pass"),
 }
