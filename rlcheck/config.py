@@ -24,6 +24,7 @@ from rlcheck.report.model import Waiver
 
 # Reading TOML costs milliseconds (and on Python 3.10 a package), so only files that may hold settings are parsed.
 _OUR_TABLE = re.compile(r"tool\s*\.\s*[\"']?rlcheck|^\s*[\"']?rlcheck[\"']?\s*[.=]", re.M)
+_SURELY_OURS = re.compile(r"tool\s*\.\s*[\"']?rlcheck")
 
 
 class ConfigError(Exception):
@@ -93,6 +94,8 @@ def _table(path: Path) -> dict[str, Any] | None:
         try:
             toml = importlib.import_module("tomli")
         except ModuleNotFoundError:
+            if path.name != "rlcheck.toml" and not _SURELY_OURS.search(text):
+                return None
             raise ConfigError(f"{path}: reading TOML on Python 3.10 needs `pip install tomli`") from None
     try:
         document: dict[str, Any] = toml.loads(text)

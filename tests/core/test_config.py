@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -178,3 +179,14 @@ def test_a_directory_that_is_gone(acme: Acme, tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=gone, env=base_environ(acme), capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr
+
+
+def test_python_3_10_without_tomli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project that only names us, as a script or a dependency, must not ask for a TOML reader."""
+    monkeypatch.setitem(sys.modules, "tomllib", None)
+    monkeypatch.setitem(sys.modules, "tomli", None)
+    (tmp_path / "pyproject.toml").write_text('[project.scripts]\nrlcheck = "rlcheck.cli.app:main"\n')
+    assert load_settings(tmp_path).path == ""
+    (tmp_path / "pyproject.toml").write_text('[tool.rlcheck]\nselect = ["ENV"]\n')
+    with pytest.raises(ConfigError, match="pip install tomli"):
+        load_settings(tmp_path)
