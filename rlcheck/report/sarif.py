@@ -22,7 +22,6 @@ def render_sarif(report: Report) -> str:
             "driver": {
                 "name": report.tool,
                 "version": report.version,
-                "informationUri": "https://pypi.org/project/rlcheck/",
                 "rules": [_rule(rules[id]) for id in ids],
             }
         },

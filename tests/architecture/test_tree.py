@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Split so that this file does not match itself.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:wo" r"rk|fa" r"rm)/|/root/\.py" r"env|/tmp/[a-z]+-[0-9a-f]{8}")
-REGISTRY = re.compile(r"https?://(?:files|registry|deb|security)\.[a-z.]+/|https?://pypi\.[a-z.]+/simple")
+REGISTRY = re.compile(r"https?://(?:files|registry|deb|py" r"pi|security)\.[a-z.]+/")
 STACK = {"torch", "ray", "vllm", "sglang", "transformers", "tensordict", "trainer", "pynvml", "grpc", "pydantic"}
 
 

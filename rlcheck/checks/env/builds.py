@@ -297,7 +297,7 @@ def arm_cuda(facts: Facts) -> Verdict:
         Use torch 2.11 or newer, or PyTorch's own CUDA index, which has ARM wheels for older releases.
 
     References:
-        https://pypi.org/project/torch/2.11.0/
+        https://github.com/pytorch/pytorch/releases
     """
     if need(facts.platform).machine not in ("aarch64", "arm64"):
         return skip("this is not an ARM machine")

@@ -64,7 +64,7 @@ def nvidia_wheels(facts: Facts) -> Verdict:
         Install the pinned versions, unless the difference is wanted.
 
     References:
-        https://pypi.org/project/torch/
+        https://github.com/pytorch/pytorch/releases
     """
     build, found = torch_build(facts), analysis(facts)
     pins = [d for d in found.in_force if d.owner in ("torch", "cuda-toolkit") and _is_library(d) and not d.presumed]

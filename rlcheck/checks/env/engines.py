@@ -25,8 +25,8 @@ def engine_pair(facts: Facts) -> Verdict:
         Give each engine its own environment, and choose one per run.
 
     References:
-        https://pypi.org/project/vllm/
-        https://pypi.org/project/sglang/
+        https://github.com/vllm-project/vllm/releases
+        https://github.com/sgl-project/sglang/releases
     """
     have, rule = installed(facts), compat().engine_pairs
     one, other = (have.get(name) for name in rule.engines)

@@ -171,7 +171,7 @@ def tensordict(facts: Facts) -> Verdict:
 
     References:
         https://verl.readthedocs.io/en/latest/faq/faq.html
-        https://pypi.org/project/tensordict/#files
+        https://github.com/pytorch/tensordict/releases
     """
     if need(facts.platform).machine not in ("aarch64", "arm64"):
         return skip("this is not an ARM machine")

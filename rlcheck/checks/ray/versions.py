@@ -48,7 +48,7 @@ def ray_and_python(facts: Facts) -> Verdict:
         all nodes.
 
     References:
-        https://pypi.org/project/ray/#files
+        https://github.com/ray-project/ray/releases
         https://docs.ray.io/en/latest/ray-overview/installation.html
     """
     version, python = ray_version(facts), need(facts.python)
