@@ -10,11 +10,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from rlcheck import doctor as clinic
 from rlcheck import fixes
 from rlcheck.cli.app import UserError
 from rlcheck.cli.options import Format
 from rlcheck.config import ConfigError, Settings, load_settings
+from rlcheck.facts.base import MissingKind, why_missing
 from rlcheck.facts.document import Facts, FactsError, decode
 from rlcheck.probes.context import ProbeContext
 from rlcheck.probes.gather import gather
@@ -71,6 +74,7 @@ def run_env(request: EnvRequest) -> int:
                 report = fixes.with_changes(report, after, notes)
     except (ConfigError, FactsError, clinic.SelectionError, fixes.FixError) as error:
         raise UserError(str(error)) from None
+    report = without_the_asked_for(report, nodes[0], request.python)
     show(report, request.format, request.output, request.verbose, request.ascii_only)
     return report.exit_code
 
@@ -118,6 +122,16 @@ def interpreter(python: str) -> tuple[str, ...]:
     return words
 
 
+def without_the_asked_for(report: Report, facts: Facts, python: str) -> Report:
+    """The report, failed when the environment that `--python` names could not be examined: a typing error in a job
+    script must not look like a healthy environment."""
+    reason = why_missing(facts.python)
+    if not python or reason is None or reason.kind is MissingKind.NOT_COLLECTED:
+        return report
+    note = f"--python {python} could not be examined: {reason.reason}"
+    return msgspec.structs.replace(report, exit_code=1, notes=(*report.notes, note))
+
+
 def show_waiting(sections: tuple[str, ...]) -> None:
     """Say on standard error what is still awaited, when somebody is looking."""
     if sys.stderr.isatty():
@@ -137,8 +151,12 @@ def show(report: Report, format: Format, output: Path | None, verbose: bool, asc
     if output is None:
         if format is not Format.TEXT:
             _write_utf8(sys.stdout)
-        render(clean, format.value, sys.stdout, verbose=verbose, ascii_only=ascii_only)
-        sys.stdout.flush()
+        try:
+            render(clean, format.value, sys.stdout, verbose=verbose, ascii_only=ascii_only)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader has gone (`rlcheck env | head`): that changes nothing about what was found.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     try:
         with open(output, "w", encoding="utf-8") as file:

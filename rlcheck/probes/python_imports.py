@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 
@@ -36,8 +36,21 @@ def try_imports(
         argv = [*command, "-", spec, str(int(timeout_s) + 5)]
         return _outcome(spec.partition(":")[0], ctx.run(argv, timeout_s=timeout_s, stdin=source), timeout_s)
 
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        return known(tuple(pool.map(attempt, modules)))
+    waiting, done = list(modules), dict[str, ImportTest]()
+    order = tuple(waiting)
+
+    def work() -> None:
+        while waiting:
+            spec = waiting.pop(0)
+            done[spec] = attempt(spec)
+
+    # Daemon threads: an import that hangs must not keep the doctor alive once its report is out.
+    workers = [Thread(target=work, daemon=True) for _ in range(_AT_A_TIME)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return known(tuple(done[spec] for spec in order))
 
 
 def _outcome(module: str, result: Fact[CommandResult], timeout_s: float) -> ImportTest:

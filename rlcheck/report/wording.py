@@ -88,9 +88,14 @@ def verdict(report: Report) -> str:
     if report.exit_code and s.fail:
         first = next((f.id for f in report.checks if f.is_problem), "the first one")
         return f"exit code 1: {s.fail} check{'s' if s.fail > 1 else ''} failed; mend {first} first"
+    if report.exit_code and not report.strict:
+        return "exit code 1: the environment that was asked for could not be examined"
     if report.exit_code:
         return "exit code 1: --strict counts warnings and checks that could not be made"
-    if s.warn + s.unknown + s.error:
+    if s.unknown + s.error:
+        left = s.unknown + s.error
+        return f"exit code 0: nothing that could be looked at stops a run; {left} checks are open (see --strict)"
+    if s.warn:
         return "exit code 0: nothing here stops a run (--strict would count the warnings)"
     return "exit code 0: healthy"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("play
 def test_generated_pages_are_up_to_date() -> None:
     """`python docs/tools/build_docs.py` mends it."""
     command = [sys.executable, "docs/tools/build_docs.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

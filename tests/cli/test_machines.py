@@ -96,6 +96,7 @@ def test_another_python_that_is_none(script: str, tmp_path: Path) -> None:
     found = {check["id"]: check["status"] for check in checks if check["id"] in about_python}
     assert set(found.values()) <= {"unknown", "skip"}, "nothing is known of that environment"
     assert any(check["status"] == "pass" for check in checks), "the rest of the report is intact"
+    assert done.code == 1, "a typing error in a job script must not look like a healthy environment"
 
 
 @pytest.mark.parametrize("behaviour", ["hang", "raise", "exit", "garbage", "absent"])

@@ -46,7 +46,7 @@ def _run_hosts(facts: Facts, variables: dict[str, str]) -> list[str]:
     """Hosts that processes of a run call: this machine by its addresses, and the head."""
     hosts = _own_hosts(facts)[:4]
     for name in _HOSTS_OF_A_RUN:
-        host = re.sub(r"^\w+://", "", variables.get(name, "")).rsplit(":", 1)[0]
+        host = re.sub(r"^\w+://(?:[^/@]*@)?", "", variables.get(name, "")).rsplit(":", 1)[0]
         hosts += [host.lower()] if host not in ("", "auto", "local") else []
     return list(dict.fromkeys(hosts))
 
