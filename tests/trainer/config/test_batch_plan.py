@@ -1,0 +1,81 @@
+"""The arithmetic of batches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.config import BatchPlan, Machine, RunConfig, load, resolve
+
+BASE = load("toy-ppo")
+
+
+def config(prompts: int, n: int, mini: int, world: int, micro: int | None, epochs: int) -> RunConfig:
+    parts = BASE.actor_rollout_ref
+    actor = parts.actor.model_copy(
+        update={"ppo_mini_batch_size": mini, "ppo_micro_batch_size_per_gpu": micro, "ppo_epochs": epochs}
+    )
+    rollout = parts.rollout.model_copy(update={"n": n})
+    changed = BASE.model_copy(
+        update={
+            "data": BASE.data.model_copy(update={"train_batch_size": prompts}),
+            "actor_rollout_ref": parts.model_copy(update={"actor": actor, "rollout": rollout}),
+            "trainer": BASE.trainer.model_copy(update={"n_gpus_per_node": world}),
+        }
+    )
+    return resolve(changed, Machine("cpu", 0, 2))
+
+
+@given(
+    minis=st.integers(1, 6),
+    mini=st.integers(1, 40),
+    n=st.integers(1, 9),
+    world=st.integers(1, 9),
+    micro=st.none() | st.integers(1, 50),
+    epochs=st.integers(1, 4),
+)
+def test_every_sample_is_counted_once(
+    minis: int, mini: int, n: int, world: int, micro: int | None, epochs: int
+) -> None:
+    plan = BatchPlan.of(config(minis * mini, n, mini, world, micro, epochs))
+    assert plan.samples_per_step == plan.num_mini_batches * plan.mini_batch_samples
+    assert plan.samples_per_rank_per_mini_batch * world == plan.mini_batch_samples + plan.padding_rows
+    assert 0 <= plan.padding_rows < world
+    assert plan.optimizer_steps_per_iteration == minis * epochs
+    assert plan.micro_batch_size is not None
+    assert plan.micro_batches_per_rank is not None
+    held = plan.micro_batches_per_rank * plan.micro_batch_size
+    assert 0 <= held - plan.samples_per_rank_per_mini_batch < plan.micro_batch_size
+    if micro is None:
+        assert held == plan.samples_per_rank_per_mini_batch
+
+
+def test_the_words() -> None:
+    assert BatchPlan.of(config(64, 8, 32, 3, 20, 2)).lines() == [
+        "train batch    64 prompts x 8 samples each = 512 samples: what one iteration generates and scores",
+        "mini batch     32 prompts x 8 = 256 samples, over all ranks: what one optimizer step learns from; 2 in a "
+        "train batch",
+        "per rank       256 samples / 3 ranks = 86 samples of each mini batch (2 rows of padding)",
+        "micro batch    20 samples on a rank: what one forward and backward pass holds; it sets memory, not the "
+        "result; 5 passes for each rank's share, the last of 6",
+        "optimizer      2 mini batches x 2 epochs = 4 steps an iteration; after the first, samples are off-policy",
+    ]
+
+
+def test_filled_by_tokens() -> None:
+    tokens = ["actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=900"]
+    plan = BatchPlan.of(resolve(load("toy-ppo", tokens), Machine("cpu", 0, 2)))
+    assert (plan.micro_batch_size, plan.micro_batches_per_rank, plan.max_tokens_per_micro_batch) == (None, None, 900)
+    assert "as many samples as fit in 900 tokens" in plan.lines()[3]
+
+
+def test_the_critic_has_its_own() -> None:
+    found = resolve(load("toy-ppo", ["critic.ppo_mini_batch_size=16", "critic.ppo_epochs=3"]), Machine("cpu", 0, 2))
+    assert BatchPlan.of_critic(found).optimizer_steps_per_iteration == 12
+    assert BatchPlan.of(found).optimizer_steps_per_iteration == 2
+
+
+def test_an_unresolved_config_has_no_plan() -> None:
+    with pytest.raises(ValueError, match="not been resolved"):
+        BatchPlan.of(BASE)

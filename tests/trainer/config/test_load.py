@@ -1,0 +1,263 @@
+"""A config is read whole, and everything wrong with it is said at once, with its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainer.config import Machine, check, load, load_with_notes, recipe_names, resolve
+from trainer.config.names import verl_keys
+from trainer.errors import UserError
+
+MINIMAL = "actor_rollout_ref:\n  rollout:\n    name: vllm\n"
+GIVEN = {
+    "gsm8k-grpo": ["data.train_files=a", "data.val_files=b", "actor_rollout_ref.model.path=m"],
+    "gsm8k-ppo": ["data.train_files=a", "data.val_files=b", "actor_rollout_ref.model.path=m"],
+    "toy-grpo": [],
+    "toy-ppo": [],
+}
+
+
+def write(directory: Path, text: str) -> str:
+    path = directory / "my.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def problems(source: str, *overrides: str) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        load(source, overrides)
+    return str(caught.value).splitlines()
+
+
+def test_there_is_a_case_for_every_recipe() -> None:
+    assert recipe_names() == sorted(GIVEN)
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN))
+def test_every_recipe_parses_without_a_note(name: str) -> None:
+    loaded = load_with_notes(name, GIVEN[name])
+    assert loaded.notes == ()
+    assert loaded.config.trainer.experiment_name == name
+    assert resolve(loaded.config, Machine("cpu", 0, 2)).trainer.default_local_dir.endswith(f"runs/rltrain/{name}")
+
+
+@pytest.mark.parametrize("name", ["toy-grpo", "toy-ppo"])
+def test_toy_recipes_need_nothing(name: str) -> None:
+    check(resolve(load(name), Machine("cpu", 0, 2)))
+    check(resolve(load(name), Machine("cuda", 1, 8)))
+
+
+@pytest.mark.parametrize("name", ["gsm8k-grpo", "gsm8k-ppo"])
+def test_a_recipe_says_which_overrides_it_needs(name: str) -> None:
+    said = problems(name)
+    assert [line.split(": ")[1] for line in said] == [
+        "data.train_files",
+        "data.val_files",
+        "actor_rollout_ref.model.path",
+    ]
+    assert "e.g. the override data.train_files=/path/to/file.parquet" in said[0]
+    assert said[0].startswith(f"{name}.yaml:")
+
+
+@pytest.mark.parametrize("name", ["gsm8k-grpo", "gsm8k-ppo"])
+def test_gsm8k_recipes_pass_every_rule_once_their_paths_exist(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    where = [
+        f"data.train_files={tmp_path}",
+        f"data.val_files={tmp_path}",
+        f"actor_rollout_ref.model.path={tmp_path}",
+    ]
+    check(resolve(load(name, where), Machine("cpu", 0, 2)))
+
+
+def test_a_wrong_value_is_named_with_file_and_line(tmp_path: Path) -> None:
+    file = write(tmp_path, MINIMAL + "  actor:\n    ppo_mini_batch_size: x\ntrainer:\n  seed: 1.5\n")
+    assert problems(file) == [
+        f"{file}:5: actor_rollout_ref.actor.ppo_mini_batch_size: expected an integer, got 'x'",
+        f"{file}:7: trainer.seed: expected an integer, got 1.5",
+    ]
+
+
+def test_an_override_is_named_as_such_and_hides_the_line_of_the_file() -> None:
+    assert problems("toy-ppo", "data.train_batch_size=x") == [
+        "override 'data.train_batch_size=x': data.train_batch_size: expected an integer, got 'x'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trainer.total_epoch=3", "unknown key; did you mean trainer.total_epochs?"),
+        ("ppo_epochs=2", "unknown key; did you mean actor_rollout_ref.actor.ppo_epochs or critic.ppo_epochs?"),
+        ("actor.ppo_mini_batch_size=2", "did you mean actor_rollout_ref.actor.ppo_mini_batch_size?"),
+        ("algorithm.adv_estimator=grp", "did you mean 'grpo'?"),
+        ("trainer.seed=true", "expected an integer, got true"),
+        ("trainer.experiment_name=1", "expected text, got 1; for text, write it in quotes"),
+        ("algorithm.gamma=2", "must be <= 1.0, got 2"),
+        ("critic=5", "expected a section with keys below it, got 5"),
+        ("actor_rollout_ref.actor.optim.betas={a: 1}", "expected a list of 2, got {'a': 1}"),
+        ("actor_rollout_ref.model.override_config=[]", "expected a mapping, got []"),
+        ("ray_kwargs=[]", "expected a section with keys below it, got []"),
+        ("trainer.project_name=${a.b}", "trainer.project_name: cannot resolve '${a.b}'"),
+        ("data.train_files=5", "expected text or a list of text, got 5"),
+        ("trainer.logger=[console,wand]", "trainer.logger.1: expected one of console, tensorboard, wandb, got 'wand'"),
+        ("actor_rollout_ref.actor.optim.betas=[1]", "optim.betas: expected a list of 2"),
+        ("actor_rollout_ref.actor.optim.lr=.nan", "expected a finite number, got nan"),
+        ("reward_model.rules.0.wieght=2", "reward_model.rules.0.wieght: unknown key; did you mean 'weight'?"),
+        ("reward_model.rules=[{weight: 2}]", "reward_model.rules.0.kind: required"),
+        ("toy.demo_mixture={copy: 2}", "toy.demo_mixture.copy: must be <= 1.0, got 2"),
+        ("toy.demo_mixture={copy: 0.7, noise: 0.7}", "the shares add up to 1.4"),
+        ("trainer.seed=${trainer.sed}", "cannot resolve '${trainer.sed}': Interpolation key 'trainer.sed' not found"),
+        ("trainer.seed=[1", "did not find expected ',' or ']'"),
+        ("trainer.seed", "expected trainer.seed=value; to remove a key write ~trainer.seed"),
+        ("~trainer.sed", "has no key 'trainer.sed' to remove"),
+        ("~actor_rollout_ref.rollout.name", "actor_rollout_ref.rollout.name: required"),
+    ],
+)
+def test_what_is_said_of_a_bad_override(override: str, said: str) -> None:
+    (line,) = problems("toy-ppo", override)
+    assert said in line
+
+
+def test_values_are_yaml_and_plus_signs_change_nothing() -> None:
+    config = load(
+        "toy-ppo",
+        [
+            "+trainer.wandb_proxy=http://proxy:3128",
+            "++trainer.seed=7",
+            "actor_rollout_ref.actor.optim.lr=1e-5",
+            "trainer.logger=console",
+            "actor_rollout_ref.rollout.engine_kwargs.vllm.disable_cascade_attn=True",
+            "actor_rollout_ref.actor.grad_clip=null",
+            "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
+            "reward_model.rules.0.weight=0.5",
+            "~data.max_prompt_length",
+        ],
+    )
+    parts = config.actor_rollout_ref
+    assert (config.trainer.wandb_proxy, config.trainer.seed) == ("http://proxy:3128", 7)
+    assert (parts.actor.optim.lr, parts.actor.grad_clip) == (1e-5, None)
+    assert config.trainer.logger == ("console",)
+    assert parts.rollout.engine_kwargs == {"vllm": {"disable_cascade_attn": True}}
+    assert parts.actor.fsdp_config.model_dtype == "float32"
+    assert config.reward_model.rules[0].weight == 0.5
+    assert config.data.max_prompt_length == 512
+
+
+def test_interpolations_see_defaults_and_overrides(tmp_path: Path) -> None:
+    file = write(tmp_path, MINIMAL + "trainer:\n  experiment_name: a${trainer.seed}\n")
+    assert load(file).trainer.default_local_dir == "runs/rltrain/a1"
+    assert load(file, ["trainer.seed=3"]).trainer.default_local_dir == "runs/rltrain/a3"
+
+
+def test_a_section_whose_keys_are_all_comments_is_as_if_absent(tmp_path: Path) -> None:
+    assert load(write(tmp_path, MINIMAL + "critic:\n  # enable: true\ntrainer:\n")).critic.enable is None
+
+
+def test_an_empty_toy_section_is_a_toy(tmp_path: Path) -> None:
+    assert load(write(tmp_path, MINIMAL)).toy is None
+    assert load(write(tmp_path, MINIMAL + "toy: {}\n")).toy is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [1\n", "my.yaml:2: not YAML"),
+        ("trainer:\n  seed: 1\n  seed: 2\n", "my.yaml:3: not YAML: found duplicate key seed"),
+        ("- 1\n", "my.yaml:1: expected sections such as `trainer:`"),
+        (MINIMAL + "trainer.seed: 3\n", "my.yaml:4: trainer.seed: a key in a file holds no dots"),
+    ],
+)
+def test_a_file_that_is_not_a_config(tmp_path: Path, text: str, said: str) -> None:
+    (line,) = problems(write(tmp_path, text))
+    assert said in line
+
+
+def test_no_such_recipe_or_file(tmp_path: Path) -> None:
+    (line,) = problems("toy-pp")
+    assert "did you mean 'toy-ppo'?" in line
+    assert str(Path.cwd() / "toy-pp") in line
+    assert "is a directory" in problems(str(tmp_path))[0]
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in problems(str(tmp_path / "b.yaml"))[0]
+
+
+def test_verls_own_defaults_load_but_for_what_rltrain_does_otherwise(tmp_path: Path) -> None:
+    """The config that verl generates for reference: 898 keys, interpolations included."""
+    tree: dict[str, Any] = {}
+    for key, value in verl_keys().items():
+        *above, last = key.split(".")
+        section = tree
+        for part in above:
+            section = section.setdefault(part, {})
+        section[last] = value
+    file = write(tmp_path, yaml.safe_dump(tree))
+    assert [line.split(": ", 1)[1] for line in problems(file)] == [
+        "actor_rollout_ref.rollout.name: must be given, e.g. the override actor_rollout_ref.rollout.name=VALUE",
+        "actor_rollout_ref.actor.strategy: expected one of fsdp2, got 'fsdp'; did you mean 'fsdp2'?",
+    ]
+    wanted = ["actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.rollout.name=vllm"]
+    loaded = load_with_notes(file, [*wanted, "data.max_prompt_length=99", "critic.strategy=fsdp2"])
+    assert loaded.config.data.max_prompt_length == 99
+    assert loaded.config.actor_rollout_ref.rollout.max_num_seqs == 256
+    assert len(loaded.notes) == 1
+    assert "verl keys without effect here, at verl's default" in loaded.notes[0]
+
+
+def test_a_verl_key_away_from_its_default_is_refused_with_advice() -> None:
+    assert problems("toy-ppo", "actor_rollout_ref.rollout.seed=3", "critic.ppo_micro_batch_size=8") == [
+        "override 'actor_rollout_ref.rollout.seed=3': actor_rollout_ref.rollout.seed: rltrain does not have this key; "
+        "trainer.seed seeds everything (verl's default 42 would pass)",
+        "override 'critic.ppo_micro_batch_size=8': critic.ppo_micro_batch_size: rltrain does not have this key; it "
+        "counts the samples of all ranks together and verl has deprecated it; give critic.ppo_micro_batch_size_per_gpu "
+        "(verl's default null would pass)",
+    ]
+
+
+def test_a_verl_default_that_follows_another_key_is_worked_out_in_this_config() -> None:
+    follows = "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=true"
+    assert len(problems("toy-ppo", follows)) == 1
+    loaded = load_with_notes("toy-ppo", [follows, "actor_rollout_ref.actor.use_dynamic_bsz=true"])
+    assert "log_prob_use_dynamic_bsz" in loaded.notes[0]
+
+
+def test_keys_that_moved_are_read_where_they_are_now() -> None:
+    loaded = load_with_notes(
+        "toy-ppo",
+        [
+            "reward.custom_reward_function.path=r.py",
+            "reward.reward_model.enable=true",
+            "critic.fsdp.param_offload=true",
+        ],
+    )
+    assert loaded.config.custom_reward_function.path == "r.py"
+    assert loaded.config.reward_model.enable
+    assert loaded.config.critic.fsdp_config.param_offload
+    assert "reward.reward_model.enable is read as reward_model.enable" in loaded.notes
+
+
+def test_two_names_of_one_setting_must_agree() -> None:
+    both = ["actor_rollout_ref.actor.optim.clip_grad=0.5", "actor_rollout_ref.actor.grad_clip=0.25"]
+    assert "0.5 contradicts override" in problems("toy-ppo", *both)[0]
+    agreed = load("toy-ppo", [both[0], "actor_rollout_ref.actor.grad_clip=0.5"])
+    assert agreed.actor_rollout_ref.actor.grad_clip == 0.5
+
+
+def test_a_problem_below_a_moved_key_names_the_place_where_it_was_given() -> None:
+    (line,) = problems("toy-ppo", "reward.num_workers=x")
+    assert line.startswith("override 'reward.num_workers=x': reward_model.num_processes: expected an integer")
+
+
+def test_reading_a_config_imports_neither_torch_nor_ray() -> None:
+    code = (
+        "import sys; from trainer.config import *; import trainer.dry_run, trainer.init_config; load('toy-ppo');"
+        "sys.exit(str({'torch', 'ray', 'transformers', 'vllm'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip() == "set()"

@@ -1,0 +1,100 @@
+"""Numbers about a batch, under verl's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from trainer.algos.masked import masked_mean, zero_outside
+
+NAN = float("nan")
+
+
+def data_metrics(fields: Mapping[str, Tensor], max_prompt_length: int, max_response_length: int) -> dict[str, float]:
+    """Scores, rewards, advantages, returns, values (where there is a critic) and lengths of a batch.
+
+    FIELDS by name as in `trainer.batch`: token_level_scores, token_level_rewards, advantages, returns `[B, R]`,
+    response_mask bool `[B, R]`, attention_mask `[B, P + R]`, values `[B, R]` or absent. Scores and rewards are sums
+    over a response, of the rows with at least one token. `clip_ratio` is the share of rows at the limit (tokens).
+    """
+    mask = fields["response_mask"]
+    lengths = mask.sum(dim=-1).double()
+    answered = lengths > 0
+    prompt_lengths = fields["attention_mask"][:, : -mask.shape[1]].sum(dim=-1).double()
+    metrics: dict[str, float] = {}
+    for name, field in (("score", "token_level_scores"), ("rewards", "token_level_rewards")):
+        sums = zero_outside(fields[field], mask).sum(dim=-1)
+        metrics |= _statistics(f"critic/{name}", sums[answered])
+    for name in ("advantages", "returns", "values"):
+        if name in fields:
+            metrics |= _statistics(f"critic/{name}", fields[name][mask])
+    if "values" in fields:
+        metrics["critic/vf_explained_var"] = explained_variance(fields["values"], fields["returns"], mask)
+    metrics |= _lengths("response_length", lengths, max_response_length)
+    metrics |= _lengths("response_length_non_aborted", lengths[answered], max_response_length)
+    metrics |= _lengths("prompt_length", prompt_lengths, max_prompt_length)
+    metrics["response/aborted_ratio"] = 1.0 - float(answered.double().mean())
+    return metrics
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
+    """1 - var(returns - values) / (var(returns) + 1e-5) over the tokens: 1 is a perfect critic, 0 a constant one.
+
+    All `[B, R]`. NaN with fewer than two tokens.
+    """
+    returns, values = returns[mask].double(), values[mask].double()
+    if len(returns) < 2:
+        return NAN
+    return float(1 - (returns - values).var() / (returns.var() + 1e-5))
+
+
+def entropy_metrics(entropys: Tensor, mask: Tensor) -> dict[str, float]:
+    """`actor/entropy`: mean over tokens of the policy's entropy in nats. Both `[B, R]`."""
+    return {"actor/entropy": float(masked_mean(entropys.detach(), mask))}
+
+
+def rollout_diff_metrics(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> dict[str, float]:
+    """How the engine's probabilities of the sampled tokens differ from the actor's. All `[B, R]`.
+
+    `rollout_probs_diff_*` is |p_actor - p_rollout|, in probabilities, as in verl; `rollout_log_probs_diff_mean` the
+    same of logarithms; `rollout_probs_diff_valid` 1, or 0 with NaN in the others where there is no token. The
+    correlation (arXiv:2506.13585) is NaN where one side is constant.
+    """
+    actor, rollout = old_log_probs[mask].double(), rollout_log_probs[mask].double()
+    actor_probs, rollout_probs = actor.exp(), rollout.exp()
+    differences = (actor_probs - rollout_probs).abs()
+    count = len(differences)
+    return {
+        "training/rollout_probs_diff_valid": float(count > 0),
+        "training/rollout_probs_diff_max": float(differences.max()) if count else NAN,
+        "training/rollout_probs_diff_mean": float(differences.mean()) if count else NAN,
+        "training/rollout_probs_diff_std": float(differences.std()) if count > 1 else NAN,
+        "training/rollout_actor_probs_pearson_corr": _correlation(actor_probs, rollout_probs),
+        "training/rollout_log_probs_diff_mean": float((actor - rollout).abs().mean()) if count else NAN,
+    }
+
+
+def _correlation(left: Tensor, right: Tensor) -> float:
+    """Pearson's, of two vectors; NaN where it is not defined."""
+    if not len(left):
+        return NAN
+    left, right = left - left.mean(), right - right.mean()
+    return float((left * right).sum() / (left.square().sum() * right.square().sum()).sqrt())
+
+
+def _statistics(name: str, values: Tensor) -> dict[str, float]:
+    """Mean, max and min of a vector, NaN where it is empty."""
+    if not len(values):
+        return {f"{name}/{kind}": NAN for kind in ("mean", "max", "min")}
+    return {
+        f"{name}/mean": float(values.double().mean()),
+        f"{name}/max": float(values.max()),
+        f"{name}/min": float(values.min()),
+    }
+
+
+def _lengths(name: str, lengths: Tensor, limit: int) -> dict[str, float]:
+    """Statistics of LENGTHS in tokens, and the share at the LIMIT."""
+    clipped = float((lengths >= limit).double().mean()) if len(lengths) else NAN
+    return {**_statistics(name, lengths), f"{name}/clip_ratio": clipped}

@@ -1,0 +1,273 @@
+"""Rules that span several keys: everything that a run would trip over later, said before it starts.
+
+Each rule takes a resolved config and yields problems; `notes` holds what is legal and probably not meant.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+
+from trainer.config.batch_plan import BatchPlan
+from trainer.config.paths import missing
+from trainer.config.resolve import rollout_devices
+from trainer.config.schema import ModelConfig, RewardRule, RunConfig
+from trainer.errors import UserError
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+# Estimators whose baseline is the other samples of the group (papers: arXiv:2402.03300, 2402.14740, 2501.03262).
+_GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline")
+
+
+def check(config: RunConfig) -> None:
+    """Hold the resolved CONFIG against every rule.
+
+    Raises:
+        UserError: each problem, one a line: key, what is wrong, how to mend it.
+    """
+    problems = [problem for rule in RULES for problem in rule(config)]
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+def _batches(config: RunConfig) -> Iterator[str]:
+    yield from _batch(config, ACTOR, BatchPlan.of(config))
+    if config.critic.enable:
+        yield from _batch(config, "critic", BatchPlan.of_critic(config))
+
+
+def _batch(config: RunConfig, role: str, plan: BatchPlan) -> Iterator[str]:
+    if plan.mini_batch_prompts > plan.prompts_per_step:
+        yield (
+            f"{role}.ppo_mini_batch_size: {plan.mini_batch_prompts} prompts is more than data.train_batch_size="
+            f"{plan.prompts_per_step}; both count prompts"
+        )
+    elif plan.prompts_per_step % plan.mini_batch_prompts:
+        yield (
+            f"{role}.ppo_mini_batch_size: {plan.mini_batch_prompts} does not divide data.train_batch_size="
+            f"{plan.prompts_per_step}; try {_divisor(plan.prompts_per_step, plan.mini_batch_prompts)}"
+        )
+    if plan.mini_batch_samples < plan.world_size:
+        yield (
+            f"{role}.ppo_mini_batch_size: a mini batch of {plan.mini_batch_samples} samples leaves some of the "
+            f"{plan.world_size} training ranks without any"
+        )
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if plan.max_tokens_per_micro_batch is not None and plan.max_tokens_per_micro_batch < longest:
+        yield (
+            f"{role}.ppo_max_token_len_per_gpu: {plan.max_tokens_per_micro_batch} tokens do not hold one sample of "
+            f"data.max_prompt_length + data.max_response_length = {longest}"
+        )
+
+
+def _divisor(number: int, limit: int) -> int:
+    return max(size for size in range(1, limit + 1) if number % size == 0)
+
+
+def _algorithm(config: RunConfig) -> Iterator[str]:
+    algorithm, n = config.algorithm, config.actor_rollout_ref.rollout.n
+    estimator = algorithm.adv_estimator
+    if estimator in _GROUP_ESTIMATORS and n < 2:
+        yield f"{ROLLOUT}.n: {estimator} compares the samples of one prompt, so n must be > 1, got {n}; try n=8"
+    if estimator == "gae" and not config.critic.enable:
+        yield "critic.enable: algorithm.adv_estimator=gae needs the critic; remove critic.enable or choose grpo"
+    if config.trainer.critic_warmup and not config.critic.enable:
+        yield "trainer.critic_warmup: there is no critic to warm up; set it to 0"
+    if algorithm.filter_groups.enable and n < 2:
+        yield "algorithm.filter_groups.enable: groups of one sample have equal rewards; raise rollout.n"
+    correction = algorithm.rollout_correction
+    needs = [name for name in ("rollout_is", "bypass_mode") if getattr(correction, name)]
+    if needs and not config.actor_rollout_ref.rollout.calculate_log_probs:
+        yield f"algorithm.rollout_correction.{needs[0]}: needs {ROLLOUT}.calculate_log_probs=true"
+    if len(needs) == 2:
+        yield (
+            "algorithm.rollout_correction.rollout_is: with bypass_mode the engine's log-probabilities are the old "
+            "policy's, so every weight is 1; choose one of the two"
+        )
+
+
+def _rollout(config: RunConfig) -> Iterator[str]:
+    rollout, data = config.actor_rollout_ref.rollout, config.data
+    longest = data.max_prompt_length + data.max_response_length
+    if rollout.max_model_len is not None and rollout.max_model_len < longest:
+        yield (
+            f"{ROLLOUT}.max_model_len: {rollout.max_model_len} is less than data.max_prompt_length + "
+            f"data.max_response_length = {longest}"
+        )
+    length = rollout.max_model_len or longest
+    if not rollout.enable_chunked_prefill and rollout.max_num_batched_tokens < length:
+        yield (
+            f"{ROLLOUT}.max_num_batched_tokens: {rollout.max_num_batched_tokens} must be >= max_model_len={length} "
+            "without enable_chunked_prefill"
+        )
+    if rollout.min_tokens > data.max_response_length:
+        most = data.max_response_length
+        yield f"{ROLLOUT}.min_tokens: {rollout.min_tokens} is more than data.max_response_length={most}"
+    val = rollout.val_kwargs
+    greedy = not val.do_sample or val.temperature == 0
+    if val.do_sample and val.temperature == 0:
+        yield f"{ROLLOUT}.val_kwargs: do_sample=true needs temperature > 0"
+    if val.n > 1 and greedy:
+        yield (
+            f"{ROLLOUT}.val_kwargs.n: {val.n} greedy answers to a prompt are the same; "
+            "set n=1, or do_sample=true and temperature > 0"
+        )
+
+
+def _devices(config: RunConfig) -> Iterator[str]:
+    parts, trainer = config.actor_rollout_ref, config.trainer
+    rollout, tp = parts.rollout, parts.rollout.tensor_model_parallel_size
+    if parts.hybrid_engine and rollout.nnodes:
+        yield f"{ROLLOUT}.nnodes: nodes for rollout alone need actor_rollout_ref.hybrid_engine=false"
+    if trainer.device == "cpu":
+        return
+    if not parts.hybrid_engine and not rollout.n_gpus_per_node:
+        yield f"{ROLLOUT}.n_gpus_per_node: hybrid_engine=false needs GPUs for rollout; give how many per node"
+        return
+    per_node = trainer.n_gpus_per_node if parts.hybrid_engine else rollout.n_gpus_per_node
+    assert per_node is not None
+    assert rollout.num_replicas is not None
+    owner = "trainer.n_gpus_per_node" if parts.hybrid_engine else f"{ROLLOUT}.n_gpus_per_node"
+    if per_node % tp:
+        yield f"{ROLLOUT}.tensor_model_parallel_size: {tp} does not divide {owner}={per_node}"
+    elif rollout.num_replicas * tp > rollout_devices(config):
+        yield (
+            f"{ROLLOUT}.num_replicas: {rollout.num_replicas} engines of {tp} GPUs need "
+            f"{rollout.num_replicas * tp}, there are {rollout_devices(config)} for rollout"
+        )
+
+
+def _hf_engine(config: RunConfig) -> Iterator[str]:
+    parts = config.actor_rollout_ref
+    rollout = parts.rollout
+    if rollout.name != "hf":
+        return
+    if rollout.tensor_model_parallel_size > 1:
+        yield f"{ROLLOUT}.tensor_model_parallel_size: the hf engine has no tensor parallelism; set 1 or name=vllm"
+    if config.trainer.device == "cuda" and parts.hybrid_engine and rollout.free_cache_engine:
+        yield (
+            f"{ROLLOUT}.free_cache_engine: the hf engine cannot sleep; set false (its weights stay on the GPU) or "
+            "name=vllm"
+        )
+    if rollout.engine_kwargs.get("hf"):
+        yield f"{ROLLOUT}.engine_kwargs.hf: the hf engine takes no further arguments"
+
+
+def _data(config: RunConfig) -> Iterator[str]:
+    data, toy, warmup = config.data, config.toy, config.sft_warmup
+    for key, files in (("train_files", data.train_files), ("val_files", data.val_files)):
+        if files is None and toy is None:
+            yield f"data.{key}: give a file, e.g. data.{key}=/path/to/file.parquet, or a `toy` section"
+        yield from _existing(f"data.{key}", files)
+    if warmup.steps and warmup.files is None and toy is None:
+        yield "sft_warmup.files: sft_warmup.steps > 0 needs a file with prompt and response, or a `toy` section"
+    yield from _existing("sft_warmup.files", warmup.files)
+    rows = toy.num_train if toy is not None and data.train_files is None else None
+    if data.train_max_samples > 0:
+        rows = data.train_max_samples if rows is None else min(rows, data.train_max_samples)
+    if rows is not None and rows < data.train_batch_size:
+        yield f"data.train_batch_size: {data.train_batch_size} prompts a step, but only {rows} rows to train on"
+    if toy is not None and data.train_files is None and toy.num_digits + 1 > data.max_response_length:
+        yield (
+            f"data.max_response_length: {data.max_response_length} does not hold an answer of toy.num_digits="
+            f"{toy.num_digits} and its end token"
+        )
+
+
+def _existing(key: str, paths: str | tuple[str, ...] | None) -> Iterator[str]:
+    for path in (paths,) if isinstance(paths, str) else paths or ():
+        if not os.path.exists(path):
+            yield missing(key, path)
+
+
+def _models(config: RunConfig) -> Iterator[str]:
+    model, toy = config.actor_rollout_ref.model, config.toy
+    if model.path is None and (toy is None or not toy.model):
+        yield (
+            "actor_rollout_ref.model.path: give the directory of a model, e.g. actor_rollout_ref.model.path="
+            "/path/to/model, or sizes of a new one in toy.model"
+        )
+    elif model.path is None and toy is not None and "model_type" not in toy.model:
+        yield "toy.model.model_type: must be given, e.g. qwen2"
+    yield from _model("actor_rollout_ref.model", model)
+    if config.critic.enable and config.critic.model.path != model.path:
+        yield from _model("critic.model", config.critic.model)
+    if config.reward_model.enable:
+        yield from _model("reward_model.model", config.reward_model.model)
+
+
+def _model(key: str, model: ModelConfig) -> Iterator[str]:
+    for name, path in (("path", model.path), ("tokenizer_path", model.tokenizer_path)):
+        if path is None or (name == "tokenizer_path" and path == model.path):
+            continue
+        if not os.path.isdir(path):
+            yield f"{missing(f'{key}.{name}', path)}; `hf download OWNER/NAME --local-dir DIR` fetches a model"
+        elif name == "path" and not os.path.isfile(os.path.join(path, "config.json")):
+            yield f"{key}.path: {path} holds no config.json; it must be a model in Hugging Face layout"
+
+
+def _rewards(config: RunConfig) -> Iterator[str]:
+    reward, custom = config.reward_model, config.custom_reward_function
+    if not reward.rules and custom.path is None and not reward.enable:
+        yield (
+            "reward_model: nothing scores the responses; give reward_model.rules, e.g. "
+            "'reward_model.rules=[{kind: math}]', custom_reward_function.path, or reward_model.enable=true"
+        )
+    if reward.enable and reward.model.path is None:
+        yield "reward_model.model.path: reward_model.enable=true needs the directory of a sequence classifier"
+    yield from _existing("custom_reward_function.path", custom.path)
+    for number, rule in enumerate(reward.rules):
+        yield from _reward_rule(f"reward_model.rules.{number}", rule)
+    overlong = reward.overlong_buffer
+    if overlong.enable and not 0 < overlong.len <= config.data.max_response_length:
+        yield (
+            f"reward_model.overlong_buffer.len: {overlong.len} must be between 1 and data.max_response_length="
+            f"{config.data.max_response_length}"
+        )
+
+
+def _reward_rule(key: str, rule: RewardRule) -> Iterator[str]:
+    if rule.kind in ("format", "regex") and rule.pattern is None:
+        yield f"{key}.pattern: kind={rule.kind} needs a regular expression"
+    if rule.pattern is None:
+        return
+    if rule.kind not in ("format", "regex"):
+        yield f"{key}.pattern: kind={rule.kind} takes no pattern"
+    try:
+        re.compile(rule.pattern)
+    except re.error as error:
+        yield f"{key}.pattern: not a regular expression: {error}"
+
+
+def _trainer(config: RunConfig) -> Iterator[str]:
+    trainer = config.trainer
+    for name in ("save_freq", "test_freq", "log_samples_freq"):
+        every = getattr(trainer, name)
+        if every == 0 or every < -1:
+            yield f"trainer.{name}: {every} must be -1 (never in between) or a number of steps > 0"
+    for name in ("train_max_samples", "val_max_samples"):
+        most = getattr(config.data, name)
+        if most == 0 or most < -1:
+            yield f"data.{name}: {most} must be -1 (all) or a number of rows > 0"
+    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
+        yield "trainer.resume_from_path: trainer.resume_mode=resume_path needs the directory of a checkpoint"
+    if trainer.resume_mode != "resume_path" and trainer.resume_from_path is not None:
+        yield f"trainer.resume_from_path: has no effect with resume_mode={trainer.resume_mode}; set resume_path"
+    yield from _existing("trainer.resume_from_path", trainer.resume_from_path)
+    if not trainer.logger:
+        yield "trainer.logger: must name at least one of console, tensorboard, wandb"
+
+
+RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
+    _batches,
+    _algorithm,
+    _rollout,
+    _devices,
+    _hf_engine,
+    _data,
+    _models,
+    _rewards,
+    _trainer,
+)

@@ -1,0 +1,156 @@
+"""Where a config comes from: a recipe or a file, with overrides, and the place of every key in them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from trainer.errors import UserError
+
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+_OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w.\-\[\]]+)(?P<given>=(?P<value>.*))?", re.DOTALL)
+# Deeper than any config; YAML anchors can make a node its own descendant.
+_MAX_DEPTH = 30
+
+
+@dataclass(frozen=True)
+class Source:
+    """A config as it was written, overrides applied, nothing validated."""
+
+    name: str
+    """What messages call it: `toy-ppo.yaml`."""
+    text: str
+    """The file, before overrides."""
+    tree: DictConfig
+    places: dict[str, str]
+    """Dotted key to `file:line` or the override that set it."""
+
+    def place(self, key: str) -> str:
+        """Where KEY was set, or else the nearest section above it that was."""
+        parts = key.split(".")
+        for length in range(len(parts), 0, -1):
+            found = self.places.get(".".join(parts[:length]))
+            if found is not None:
+                return found
+        return self.name
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with rltrain."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def read(source: str | Path, overrides: Sequence[str] = ()) -> Source:
+    """Read the recipe or file SOURCE and apply OVERRIDES to it.
+
+    Args:
+        source: name of a recipe, or path of a YAML file.
+        overrides: `a.b=VALUE` (VALUE is YAML; a leading `+` or `++` changes nothing) or `~a.b`, which removes a key.
+
+    Raises:
+        UserError: no such recipe or file, not YAML, or an override that cannot be read.
+    """
+    path = _find(source)
+    text = _text(path)
+    name = path.name if path.parent == RECIPES else str(source)
+    found = _parse(name, text)
+    for override in overrides:
+        found = _override(found, override)
+    return found
+
+
+def _find(source: str | Path) -> Path:
+    recipe = RECIPES / f"{source}.yaml"
+    if str(source) in recipe_names():
+        return recipe
+    path = Path(source).expanduser()
+    if path.is_dir():
+        raise UserError(f"{path.resolve()} is a directory; give a YAML file or a recipe: {', '.join(recipe_names())}")
+    if not path.exists():
+        near = difflib.get_close_matches(str(source), recipe_names(), n=1)
+        meant = f"; did you mean '{near[0]}'?" if near else ""
+        raise UserError(f"no recipe '{source}' ({', '.join(recipe_names())}) and no file {path.resolve()}{meant}")
+    return path
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); a config is a YAML file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parse(name: str, text: str) -> Source:
+    try:
+        compose = cast("Callable[..., yaml.Node | None]", yaml.compose)  # pyright: ignore[reportUnknownMemberType]
+        root = compose(text, Loader=yaml.SafeLoader)
+        if root is not None and not isinstance(root, yaml.MappingNode):
+            raise UserError(f"{name}:{root.start_mark.line + 1}: expected sections such as `trainer:`, not one value")
+        tree = OmegaConf.create(text)
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
+        raise UserError(f"{name}{line}: not YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{name}: not YAML: {_first_line(error)}") from None
+    return Source(name, text, cast(DictConfig, tree), {key: f"{name}:{line}" for key, line in _lines(root, "", 0)})
+
+
+def _lines(node: yaml.Node | None, prefix: str, depth: int) -> Iterator[tuple[str, int]]:
+    if depth > _MAX_DEPTH:
+        return
+    children: list[tuple[str, int, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [(str(key.value), key.start_mark.line + 1, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = [(str(i), value.start_mark.line + 1, value) for i, value in enumerate(node.value)]
+    for key, line, value in children:
+        yield f"{prefix}{key}", line
+        yield from _lines(value, f"{prefix}{key}.", depth + 1)
+
+
+def _override(source: Source, override: str) -> Source:
+    matched = _OVERRIDE.fullmatch(override)
+    if matched is None:
+        raise UserError(f"override '{override}': expected key=value, such as trainer.total_epochs=2")
+    key = matched["key"]
+    if matched["sign"] == "~":
+        return _removed(source, override, key)
+    if matched["given"] is None:
+        raise UserError(f"override '{override}': expected {key}=value; to remove a key write ~{key}")
+    tree = source.tree.copy()
+    try:
+        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={matched['value']}"]), resolve=False)
+        OmegaConf.update(tree, key, cast(dict[str, Any], value)["value"], merge=True)
+    except (yaml.YAMLError, OmegaConfBaseException, TypeError, ValueError, IndexError, AssertionError) as error:
+        raise UserError(f"override '{override}': {_first_line(error)}") from None
+    dotted = key.replace("[", ".").replace("]", "")
+    kept = {old: place for old, place in source.places.items() if not f"{old}.".startswith(f"{dotted}.")}
+    return replace(source, tree=tree, places={**kept, dotted: f"override '{override}'"})
+
+
+def _removed(source: Source, override: str, key: str) -> Source:
+    raw = cast(dict[str, Any], OmegaConf.to_container(source.tree, resolve=False))
+    *above, last = key.split("=", maxsplit=1)[0].split(".")
+    section: Any = raw
+    for part in above:
+        section = cast(dict[str, Any], section).get(part) if isinstance(section, dict) else None
+    if not isinstance(section, dict) or last not in section:
+        raise UserError(f"override '{override}': {source.name} has no key '{key}' to remove")
+    del section[last]
+    return replace(source, tree=OmegaConf.create(raw))
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
+        return error.problem
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+"""Run configs that come with rltrain: `rltrain run NAME`."""
