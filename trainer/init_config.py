@@ -7,6 +7,7 @@ import re
 import textwrap
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 from trainer.config import names
 from trainer.config.schema import RunConfig
+from trainer.errors import UserError
 
 WIDTH = 120
 _HEAD = """\
@@ -83,3 +85,18 @@ def _off(line: str) -> str:
 
 def _indent(depth: int) -> str:
     return "  " * depth
+
+
+def write_config(path: Path) -> None:
+    """Write the commented config to PATH.
+
+    Raises:
+        UserError: something is there already, or PATH cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(init_text())
+    except FileExistsError:
+        raise UserError(f"{path} exists already: name another file, or remove it") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None

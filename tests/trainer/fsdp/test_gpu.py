@@ -1,0 +1,79 @@
+"""On a GPU: the kernels for packed rows, NCCL, and moves between host and device. Run by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.fsdp import scenes
+from tests.trainer.fsdp.configs import make_config
+from tests.trainer.fsdp.models import random_batch
+
+pytestmark = [
+    pytest.mark.gpu(1),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+def keys(dtype: str, **fsdp: Any) -> dict[str, Any]:
+    return {"fsdp_config": {"dtype": dtype, **fsdp}}
+
+
+def read(models: Path, shape: str, dtype: str, packed: bool, device: str) -> torch.Tensor:
+    batch = random_batch(8, seed=2)
+    config = make_config(models / shape, packed=packed, actor=keys(dtype), critic=keys(dtype))
+    with scenes.worker(config, device=device) as worker:
+        return torch.stack([worker.log_probs(batch)["old_log_probs"], worker.values(batch)["values"]])
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("shape", ["qwen2", "qwen2-window", "llama", "opt-projected"])
+def test_a_gpu_reads_what_a_cpu_reads(models: Path, shape: str, packed: bool) -> None:
+    on_cpu = read(models, shape, "float32", packed, "cpu")
+    torch.testing.assert_close(read(models, shape, "float32", packed, "cuda:0"), on_cpu, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", ["qwen2", "qwen2-window", "llama", "opt-projected"])
+def test_the_kernel_for_packed_rows_agrees_with_padded_rows(models: Path, shape: str) -> None:
+    packed, padded = (read(models, shape, "bfloat16", packed, "cuda:0") for packed in (True, False))
+    exact = read(models, shape, "float32", False, "cuda:0")
+    assert (packed - exact).abs().mean() < 2 * (padded - exact).abs().mean() + 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_training_on_a_gpu_follows_training_on_a_cpu(models: Path, single: list[dict[str, float]], dtype: str) -> None:
+    config = make_config(models / "qwen2", actor=keys(dtype), critic=keys(dtype))
+    with scenes.worker(config, device="cuda:0") as worker:
+        steps = scenes.Run(worker, config).steps(0, 4)
+    relative = 1e-3 if dtype == "float32" else 0.1
+    for mine, theirs in zip(steps, single[:4], strict=True):
+        for name in ("actor/grad_norm", "critic/vf_loss"):
+            assert mine[name] == pytest.approx(theirs[name], rel=relative)
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["while idle", "offload_policy"])
+def test_a_role_on_the_host_comes_back_unchanged(models: Path, tmp_path: Path, always: bool) -> None:
+    kept = keys("float32", param_offload=True, optimizer_offload=True, offload_policy=always)
+    config = make_config(models / "qwen2", actor=kept, critic=kept)
+    with scenes.worker(config, device="cuda:0") as worker:
+        run = scenes.Run(worker, config)
+        run.step(0)
+        before = (worker.parameter_hash(), scenes.full(worker))
+        held_bytes = torch.cuda.memory_allocated()
+        for role in ("actor", "critic"):
+            worker.offload(role)
+        assert always or torch.cuda.memory_allocated() < held_bytes
+        for name, tensor in worker.full_weights():
+            assert tensor.is_cuda
+            assert torch.equal(tensor, before[1][name])
+        for role in ("actor", "critic"):
+            worker.onload(role)
+        assert worker.parameter_hash() == before[0]
+        worker.save(tmp_path / "train")
+        after = run.step(1)
+        worker.load(tmp_path / "train")
+        assert worker.parameter_hash() == before[0]
+        assert run.step(1)["actor/grad_norm"] == pytest.approx(after["actor/grad_norm"], rel=1e-5)

@@ -1,0 +1,154 @@
+"""Checkpoints: training goes on as if it had never stopped; a broken one says which file."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainer.fsdp import scenes
+from tests.trainer.fsdp.configs import make_config
+from trainer.config.schema import RunConfig
+from trainer.errors import UserError
+from trainer.fsdp.checkpoint_files import MANIFEST
+from trainer.fsdp.rng import rng_state, set_rng_state
+
+
+def timeless(steps: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [scenes.timeless(step) for step in steps]
+
+
+@pytest.fixture(scope="module")
+def config(models: Path) -> RunConfig:
+    return make_config(models / "opt-projected")
+
+
+@pytest.fixture(scope="module")
+def saved(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A checkpoint after two steps, and what the two steps after it gave."""
+    path = tmp_path_factory.mktemp("checkpoint") / "train"
+    with scenes.worker(config) as worker:
+        run = scenes.Run(worker, config)
+        run.steps(0, 2)
+        worker.save(path)
+        after = timeless(run.steps(2, 4))
+        return path, (after, worker.parameter_hash(), torch.get_rng_state())
+
+
+def test_a_resumed_rank_goes_on_bit_for_bit(config: RunConfig, saved: tuple[Path, Any]) -> None:
+    path, (after, digest, random_state) = saved
+    with scenes.worker(config) as worker:
+        fresh = worker.parameter_hash()
+        worker.load(path)
+        assert timeless(scenes.Run(worker, config).steps(2, 4)) == after
+        assert worker.parameter_hash() == digest != fresh
+        assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_two_resumed_ranks_go_on_bit_for_bit(played: list[dict[str, Any]]) -> None:
+    for rank in played:
+        first, again = rank["resume"]["first"], rank["resume"]["again"]
+        assert timeless(first[0]) == timeless(again[0])
+        assert first[1] == again[1]
+        assert rank["resume"]["same_random"]
+
+
+def test_a_checkpoint_of_two_ranks_goes_on_with_one(models: Path, played: list[dict[str, Any]]) -> None:
+    """The reference that was taken after two steps must come back too: kl_loss tells."""
+    config = make_config(models / "qwen2")
+    with scenes.worker(config) as worker:
+        worker.load(models / "checkpoint")
+        alone = scenes.Run(worker, config).steps(3, 6)
+    for mine, theirs in zip(alone, played[0]["resume"]["first"][0], strict=True):
+        for name in ("actor/grad_norm", "critic/vf_loss", "actor/kl_loss", "actor/entropy", "actor/lr"):
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-4), name
+        assert mine["actor/pg_loss"] == pytest.approx(theirs["actor/pg_loss"], abs=1e-5)
+
+
+def test_before_the_first_step_there_is_nothing_but_weights(config: RunConfig, tmp_path: Path) -> None:
+    with scenes.worker(config) as worker:
+        worker.save(tmp_path / "train")
+        first = timeless(scenes.Run(worker, config).steps(0, 1))
+        worker.load(tmp_path / "train")
+        assert timeless(scenes.Run(worker, config).steps(0, 1)) == first
+
+
+def test_every_rank_names_the_damaged_file(played: list[dict[str, Any]]) -> None:
+    for rank in played:
+        assert "__1_0.distcp is damaged" in rank["damaged"]
+
+
+@pytest.mark.parametrize("name", ["actor/__0_0.distcp", "critic/.metadata", "rng_00000.pt"])
+def test_a_changed_byte_is_found(config: RunConfig, saved: tuple[Path, Any], name: str) -> None:
+    path = saved[0] / name
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-9] + bytes([kept[-9] ^ 1]) + kept[-8:])
+    try:
+        with scenes.worker(config) as worker, pytest.raises(UserError, match=f"{name} is damaged"):
+            worker.load(saved[0])
+    finally:
+        path.write_bytes(kept)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "actor/__0_0.distcp"])
+def test_a_missing_file_is_named(config: RunConfig, saved: tuple[Path, Any], name: str) -> None:
+    path = saved[0] / name
+    path.rename(saved[0] / "elsewhere")
+    try:
+        with scenes.worker(config) as worker, pytest.raises(UserError, match=f"{name} is missing"):
+            worker.load(saved[0])
+    finally:
+        (saved[0] / "elsewhere").rename(path)
+
+
+def test_an_unreadable_manifest_is_named(config: RunConfig, saved: tuple[Path, Any]) -> None:
+    path = saved[0] / MANIFEST
+    kept = path.read_text()
+    path.write_text(kept[:40])
+    try:
+        with scenes.worker(config) as worker, pytest.raises(UserError, match=f"{MANIFEST} cannot be read"):
+            worker.load(saved[0])
+    finally:
+        path.write_text(kept)
+
+
+def test_a_checkpoint_of_another_model_is_refused(models: Path, saved: tuple[Path, Any]) -> None:
+    with scenes.worker(make_config(models / "llama")) as worker, pytest.raises(UserError, match="does not fit"):
+        worker.load(saved[0])
+
+
+def test_a_checkpoint_without_a_critic_is_refused(config: RunConfig, models: Path, tmp_path: Path) -> None:
+    without = make_config(models / "opt-projected", critic={"enable": False})
+    with scenes.worker(without) as worker:
+        worker.save(tmp_path / "train")
+    with scenes.worker(config) as worker, pytest.raises(UserError, match="has no critic"):
+        worker.load(tmp_path / "train")
+
+
+def test_a_directory_that_cannot_be_written_is_a_user_error(config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with scenes.worker(config) as worker, pytest.raises(UserError, match="cannot be written"):
+        worker.save(tmp_path / "file" / "train")
+
+
+def test_the_manifest_lists_every_file(saved: tuple[Path, Any]) -> None:
+    listed = set(json.loads((saved[0] / MANIFEST).read_text())["files"])
+    found = {str(path.relative_to(saved[0])) for path in saved[0].rglob("*") if path.is_file()}
+    assert found == listed | {MANIFEST}
+
+
+def test_random_numbers_come_back(tmp_path: Path) -> None:
+    torch.save(rng_state(), tmp_path / "rng.pt")
+
+    def draw() -> list[float]:
+        return [float(torch.rand(())), float(np.random.normal()), random.gauss(0, 1), random.random()]
+
+    first = draw()
+    assert draw() != first
+    set_rng_state(torch.load(tmp_path / "rng.pt", weights_only=True))
+    assert draw() == first

@@ -1,0 +1,170 @@
+"""Scenes that need two ranks. One pair of processes plays them all, since a process takes seconds to start."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.trainer.fsdp import scenes
+from tests.trainer.fsdp.configs import make_config
+from tests.trainer.fsdp.models import random_batch
+from trainer.errors import UserError
+from trainer.fsdp.split import actor_minis
+
+WORLD_SIZE = 2
+TIMEOUT_S = 100
+Scene = Callable[[Path, int, int], Any]
+"""(where the models lie, rank, a port) -> what the tests look at."""
+
+
+def train_qwen2(where: Path, rank: int, port: int) -> Any:
+    config = make_config(where / "qwen2", world_size=WORLD_SIZE)
+    return scenes.train(config, rank, WORLD_SIZE, port)
+
+
+def train_opt_by_tokens(where: Path, rank: int, port: int) -> Any:
+    """Micro batches by tokens, padded rows, three mini batches for two ranks: numbers of passes differ by rank."""
+    keys = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 40, "ppo_mini_batch_size": 1}
+    config = make_config(where / "opt-projected", world_size=WORLD_SIZE, packed=False, actor=keys, critic=keys)
+    with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
+        return scenes.Run(worker, config, rank, WORLD_SIZE).steps(0, 4)
+
+
+def resume(where: Path, rank: int, port: int) -> Any:
+    """Three steps, a checkpoint, three steps; then the last three again, from the checkpoint, in a new worker."""
+    config = make_config(where / "qwen2", world_size=WORLD_SIZE)
+    with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
+        run = scenes.Run(worker, config, rank, WORLD_SIZE)
+        run.steps(0, 2)
+        worker.snapshot_reference()
+        run.step(2)
+        worker.save(where / "checkpoint")
+        torch.rand(1 + rank)
+        drawn = torch.get_rng_state()
+        first = (run.steps(3, 6), worker.parameter_hash(), scenes.full(worker))
+    with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / "port", rank)) as worker:
+        worker.load(where / "checkpoint")
+        torch.rand(1 + rank)
+        same_random = torch.equal(drawn, torch.get_rng_state())
+        run = scenes.Run(worker, config, rank, WORLD_SIZE)
+        again = (run.steps(3, 6), worker.parameter_hash(), scenes.full(worker))
+        worker.export(where / "exported")
+    return {"first": first, "again": again, "same_random": same_random}
+
+
+def _agreed_port(file: Path, rank: int) -> int:
+    """A port that rank 0 finds free and rank 1 reads of."""
+    if rank == 0:
+        part = file.with_suffix(".part")
+        part.write_text(str(scenes.free_port()))
+        part.replace(file)
+    deadline = time.monotonic() + 30
+    while not file.exists():
+        assert time.monotonic() < deadline, "rank 0 named no port"
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
+def one_rank_nan(where: Path, rank: int, port: int) -> Any:
+    """One row of the first mini batch is not a number: it reaches one rank, and no rank may step."""
+    config = make_config(where / "llama", world_size=WORLD_SIZE)
+    with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
+        batch = scenes.Run(worker, config, rank, WORLD_SIZE).experience(0)
+        batch["advantages"][0, 0] = torch.nan
+        minis = actor_minis(batch, config, 0, WORLD_SIZE)[rank]
+        before = worker.parameter_hash()
+        bad = worker.update_actor(minis[:1])
+        untouched = worker.parameter_hash() == before
+        good = worker.update_actor(minis[1:])
+        return {"bad": bad, "good": good, "untouched": untouched, "moved": worker.parameter_hash() != before}
+
+
+def one_row(where: Path, rank: int, port: int) -> Any:
+    """A batch of one row: one rank has nothing, and takes part all the same."""
+    config = make_config(where / "llama", world_size=WORLD_SIZE)
+    with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
+        run = scenes.Run(worker, config, rank, WORLD_SIZE)
+        one = {name: tensor[:1] for name, tensor in run.experience(0).items()}
+        mine = scenes.shards(one, config, WORLD_SIZE)[rank][1]
+        audit = worker.recompute_log_probs(mine)
+        metrics = worker.update_actor(actor_minis(one, config, 0, WORLD_SIZE)[rank])
+        return {"rows": len(mine["input_ids"]), "audit": audit, "metrics": metrics}
+
+
+def supervised(where: Path, rank: int, port: int) -> Any:
+    """Three rows dealt to two ranks."""
+    config = make_config(where / "llama", world_size=WORLD_SIZE, sft_warmup={"steps": 2, "lr": 1e-3})
+    rows = sft_rows()
+    with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
+        return [worker.sft_step(rows[rank::WORLD_SIZE]) for _ in range(2)]
+
+
+def damaged(where: Path, rank: int, port: int) -> Any:
+    """A file of the checkpoint is cut short: every rank says so, and none waits for the others."""
+    config = make_config(where / "qwen2", world_size=WORLD_SIZE)
+    if rank == 0:
+        file = where / "checkpoint" / "actor" / "__1_0.distcp"
+        (where / "kept").write_bytes(file.read_bytes())
+        file.write_bytes(file.read_bytes()[:-7])
+    with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
+        try:
+            worker.load(where / "checkpoint")
+        except UserError as error:
+            return str(error)
+        finally:
+            torch.distributed.barrier()
+            if rank == 0:
+                (where / "kept").replace(where / "checkpoint" / "actor" / "__1_0.distcp")
+    return "loaded"
+
+
+def sft_rows() -> list[tuple[list[int], list[int]]]:
+    """(input_ids, labels) of three rows; labels of prompts are -100."""
+    batch = random_batch(3, seed=5)
+    rows: list[tuple[list[int], list[int]]] = []
+    for ids, real, response in zip(batch["input_ids"], batch["attention_mask"], batch["response_mask"], strict=True):
+        tokens = ids[real].tolist()
+        num_prompt = len(tokens) - int(response.sum())
+        rows.append((tokens, [-100] * num_prompt + tokens[num_prompt:]))
+    return rows
+
+
+SCENES: dict[str, Scene] = {
+    scene.__name__: scene
+    for scene in (train_qwen2, train_opt_by_tokens, resume, one_rank_nan, one_row, supervised, damaged)
+}
+
+
+def _play(where: Path, rank: int, ports: list[int]) -> None:
+    torch.set_num_threads(1)
+    results: dict[str, Any] = {}
+    for (name, scene), port in zip(SCENES.items(), ports, strict=True):
+        try:
+            results[name] = scene(where, rank, port)
+        except Exception:
+            results[name] = traceback.format_exc()
+            break
+    torch.save(results, where / f"rank{rank}.pt")
+
+
+def play(where: Path) -> list[dict[str, Any]]:
+    """The results of all scenes, by rank. WHERE holds the models."""
+    ports = [scenes.free_port() for _ in SCENES]
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=_play, args=(where, rank, ports)) for rank in range(WORLD_SIZE)]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks:
+            process.join(TIMEOUT_S)
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.exitcode for process in ranks] == [0] * WORLD_SIZE
+    return [torch.load(where / f"rank{rank}.pt", weights_only=False) for rank in range(WORLD_SIZE)]

@@ -1,0 +1,44 @@
+"""The `math` rule, on math-verify itself."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from trainer.rewards.math_reward import MathRule
+
+
+@pytest.fixture(scope="module")
+def rule() -> MathRule:
+    return MathRule(limit_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("solution", "truth", "score"),
+    [
+        (r"so the sum is \boxed{\frac{1}{2}}", "0.5", 1.0),
+        (r"\boxed{0.5}", r"\frac{1}{2}", 1.0),
+        ("The answer is 72", "72", 1.0),
+        (r"$x = 72$", "72", 1.0),
+        (r"\boxed{\sqrt{8}}", r"2\sqrt{2}", 1.0),
+        (r"\boxed{(x+1)^2}", r"$x^2 + 2x + 1$", 1.0),
+        (r"\boxed{71}", "72", 0.0),
+        ("no idea", "72", 0.0),
+        ("", "72", 0.0),
+        ("\\boxed{" + "{" * 5000, "72", 0.0),
+    ],
+)
+def test_compares_values_not_spelling(rule: MathRule, solution: str, truth: str, score: float) -> None:
+    assert rule.score(solution, truth) == (score, {})
+
+
+def test_an_expression_that_takes_too_long_is_wrong_and_counted() -> None:
+    started = time.monotonic()
+    assert MathRule(limit_s=0.5).score(r"\boxed{9^{9^{9^{9}}}}", "5") == (0.0, {"timed_out": 1.0})
+    assert time.monotonic() - started < 10
+
+
+def test_a_ground_truth_without_an_expression_is_an_error(rule: MathRule) -> None:
+    with pytest.raises(ValueError, match="no mathematical expression"):
+        rule.score("5", "$ $")

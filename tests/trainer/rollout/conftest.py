@@ -1,0 +1,69 @@
+"""One child process for all engine tests: vLLM is imported once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.trainer.rollout.child import Child
+from tests.trainer.rollout.tiny import config_of, make_model, randomize
+from tests.trainer.sync.local import LocalGroup, Rank
+from trainer.config.schema import RunConfig
+from trainer.sync import WeightSync
+
+CASES = ["hf-qwen2", "hf-opt", "vllm-qwen2", "vllm-llama", "vllm-opt"]
+
+
+@pytest.fixture(scope="session")
+def child() -> Iterator[Child]:
+    child = Child()
+    yield child
+    assert child.end() == 0
+
+
+@dataclass
+class Bench:
+    """An engine, and the model whose weights it gets."""
+
+    name: str
+    config: RunConfig
+    child: Child
+    model: torch.nn.Module
+    sync: WeightSync
+    version: int = 0
+
+    def take(self) -> None:
+        """Bring the model's weights into the engine (checksums compared)."""
+        self.version += 1
+        self.sync.sync(self.version)
+
+    def change(self) -> None:
+        """Other weights in the model; the engine keeps the old ones."""
+        randomize(self.model, seed=100 + self.version)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def running(request: pytest.FixtureRequest, child: Child, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    engine, kind = request.param.split("-")
+    return start(child, engine, kind, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def bench(running: Bench) -> Bench:
+    """The running engine with the model's weights of now."""
+    running.take()
+    return running
+
+
+def start(child: Child, engine: str, kind: str, directory: Path, **rollout: object) -> Bench:
+    make_model(kind, directory)
+    config = config_of(directory, engine, **rollout)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=config.actor_rollout_ref.rollout.dtype)
+    child.make(config)
+    rank = Rank(config, model)
+    return Bench(f"{engine}-{kind}", config, child, model, WeightSync(LocalGroup(rank), LocalGroup(child), 60.0))

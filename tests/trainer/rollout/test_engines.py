@@ -1,0 +1,211 @@
+"""The contract of every rollout engine, on real engines: hf, and vLLM's CPU build."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.trainer.rollout.compare import PLAIN, differences, logits_of, requests
+from tests.trainer.rollout.conftest import Bench
+from tests.trainer.rollout.tiny import EOS, MAX_MODEL_LEN, VOCAB, named_weights
+from tests.trainer.sync.local import LocalGroup
+from trainer.errors import RunFailure
+from trainer.rollout.protocol import Request
+from trainer.sync import checksum, merge, plan, verify
+
+MAX_LOG_PROB_DIFF = 1e-5
+MAX_PROB_DIFF = 5e-6
+
+
+def assert_same_policy(bench: Bench, sampling=PLAIN, count: int = 12) -> None:
+    asked = requests(count)
+    log_prob_diff, prob_diff = differences(bench.model, asked, bench.child.generate(asked, sampling), sampling)
+    assert log_prob_diff <= MAX_LOG_PROB_DIFF
+    assert prob_diff <= MAX_PROB_DIFF
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"temperature": 0.6}, {"top_k": 3}, {"top_p": 0.7, "temperature": 1.3}, {"min_tokens": 5}],
+    ids=["plain", "temperature", "top_k", "top_p", "min_tokens"],
+)
+def test_log_probs_are_those_of_the_distribution_drawn_from(bench: Bench, change: dict[str, float]) -> None:
+    assert_same_policy(bench, replace(PLAIN, **change))
+
+
+def test_greedy_takes_the_likeliest_and_tells_the_models_own_log_prob(bench: Bench) -> None:
+    sampling = replace(PLAIN, temperature=0.0, max_tokens=6)
+    asked = requests(5)
+    answers = bench.child.generate(asked, sampling)
+    for request, answer in zip(asked, answers, strict=True):
+        assert logits_of(bench.model, request, answer).argmax(-1).tolist() == list(answer.token_ids)
+    assert differences(bench.model, asked, answers, replace(PLAIN, temperature=1.0))[0] <= MAX_LOG_PROB_DIFF
+    assert min(answer.log_probs[0] for answer in answers) < -1e-3
+
+
+def test_a_call_repeats_to_the_bit(bench: Bench) -> None:
+    asked = requests(12)
+    assert bench.child.generate(asked, PLAIN) == bench.child.generate(asked, PLAIN)
+
+
+def test_tokens_depend_on_the_seed_alone(bench: Bench) -> None:
+    """Not on the order of requests, nor on which others run beside them."""
+    asked = requests(12)
+    tokens = [answer.token_ids for answer in bench.child.generate(asked, PLAIN)]
+    assert [answer.token_ids for answer in bench.child.generate(asked[::-1], PLAIN)] == tokens[::-1]
+    assert [answer.token_ids for answer in bench.child.generate(asked[3:5], PLAIN)] == tokens[3:5]
+
+
+def test_samples_of_one_prompt_differ(bench: Bench) -> None:
+    prompt = requests(1)[0].prompt_ids
+    answers = bench.child.generate([Request(prompt, seed) for seed in range(8)], PLAIN)
+    assert len({answer.token_ids for answer in answers}) >= 7
+
+
+def test_lengths_and_reasons(bench: Bench) -> None:
+    # Hot, so that the end of sequence comes up now and then.
+    hot = replace(PLAIN, temperature=2.0, max_tokens=24)
+    asked = requests(80)
+    answers = bench.child.generate(asked, hot)
+    ended = [answer for answer in answers if answer.finish_reason == "stop"]
+    assert any(len(answer.token_ids) < 8 for answer in ended)
+    for answer in answers:
+        assert (answer.token_ids[-1] == EOS) == (answer.finish_reason == "stop")
+        assert EOS not in answer.token_ids[:-1]
+        assert answer in ended or (answer.finish_reason, len(answer.token_ids)) == ("length", 24)
+    late = bench.child.generate(asked, replace(hot, min_tokens=8))
+    assert all(EOS not in answer.token_ids[:8] and len(answer.token_ids) > 8 for answer in late)
+    full = bench.child.generate(asked, replace(hot, ignore_eos=True))
+    assert {(answer.finish_reason, len(answer.token_ids)) for answer in full} == {("length", 24)}
+    assert any(EOS in answer.token_ids[:-1] for answer in full)
+
+
+def test_a_stop_string_ends_a_completion_and_stays_in_it(bench: Bench) -> None:
+    asked = [Request(request.prompt_ids, request.seed) for request in requests(6)]
+    plain = bench.child.generate(asked, replace(PLAIN, ignore_eos=True))
+    pair = plain[0].token_ids[4:6]
+    stop = "".join(VOCAB[token] for token in pair)
+    stopped = bench.child.generate(asked, replace(PLAIN, ignore_eos=True, stop=(stop,)))[0]
+    text = "".join(VOCAB[token] for token in stopped.token_ids)
+    assert stopped.finish_reason == "stop"
+    assert text.endswith(stop)
+    assert stopped.token_ids == plain[0].token_ids[: len(stopped.token_ids)]
+
+
+def test_a_prompt_without_room_is_refused(bench: Bench) -> None:
+    longest = Request((5,) * (MAX_MODEL_LEN - 1), 0)
+    assert len(bench.child.generate([longest], PLAIN)[0].token_ids) == 1
+    with pytest.raises(RunFailure, match=rf"prompt of {MAX_MODEL_LEN} tokens .*max_model_len={MAX_MODEL_LEN}"):
+        bench.child.generate([Request((5,) * MAX_MODEL_LEN, 0)], PLAIN)
+
+
+def test_progress_reaches_the_end(bench: Bench) -> None:
+    bench.child.generate(requests(7), PLAIN)
+    assert bench.child.progress() == (7, 7)
+
+
+def test_stale_weights_are_seen_and_a_sync_mends_them(bench: Bench) -> None:
+    asked = requests(12)
+    bench.change()
+    published = {name: checksum(tensor) for name, tensor in named_weights(bench.model)}
+    stale = differences(bench.model, asked, bench.child.generate(asked, PLAIN))
+    assert stale[0] > 100 * MAX_LOG_PROB_DIFF
+    assert stale[1] > 100 * MAX_PROB_DIFF
+    first = next(iter(published))
+    assert f"'{first}'" in (verify(published, bench.child.checksums(list(published))) or "")
+    bench.take()
+    assert bench.child.version() == bench.version
+    assert verify(published, bench.child.checksums(list(published))) is None
+    assert_same_policy(bench)
+
+
+def test_one_wrong_element_is_found(bench: Bench) -> None:
+    published = {name: checksum(tensor) for name, tensor in named_weights(bench.model)}
+    for name, tensor in named_weights(bench.model):
+        if "k_proj" in name or "embed_tokens" in name or "norm" in name:
+            kept = tensor.flatten()[-1].item()
+            tensor.view(-1)[-1] += 1e-3
+            wrong = published | {name: checksum(tensor)}
+            tensor.view(-1)[-1] = kept
+            held = bench.child.checksums(list(published))
+            assert f"1 of {len(published)} weights differ, the first is '{name}'" in (verify(wrong, held) or "")
+
+
+def test_buckets_of_any_size_bring_the_same_weights(bench: Bench) -> None:
+    rank = bench.sync._trainers.workers[0]
+    manifest = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named_weights(bench.model)]
+    whole = rank.publisher._buckets
+    try:
+        rank.publisher._buckets = plan(manifest, 20_000)
+        assert len(rank.publisher._buckets) > 5
+        bench.change()
+        bench.take()
+    finally:
+        rank.publisher._buckets = whole
+    assert_same_policy(bench)
+
+
+def test_a_weight_that_does_not_come_is_named(bench: Bench) -> None:
+    publisher = bench.sync._trainers.workers[0].publisher
+    weights, buckets = publisher._weights, publisher._buckets
+    kept = [pair for pair in named_weights(bench.model) if "layers.1.self_attn.v_proj.weight" not in pair[0]]
+    try:
+        publisher._weights = lambda: iter(kept)
+        publisher._buckets = plan([(name, tuple(tensor.shape), tensor.dtype) for name, tensor in kept], 1 << 20)
+        with pytest.raises(RunFailure, match=r"1 weights (of the engine )?did not come.*1\.self_attn\.(qkv|v)_proj"):
+            bench.take()
+    finally:
+        publisher._weights, publisher._buckets = weights, buckets
+        publisher.close()
+    bench.take()
+    assert_same_policy(bench)
+
+
+def test_a_weight_that_the_engine_does_not_know_is_named(bench: Bench) -> None:
+    publisher = bench.sync._trainers.workers[0].publisher
+    weights, buckets = publisher._weights, publisher._buckets
+    odd = [(name.replace("embed_tokens", "embed_things"), tensor) for name, tensor in named_weights(bench.model)]
+    try:
+        publisher._weights = lambda: iter(odd)
+        publisher._buckets = plan([(name, tuple(tensor.shape), tensor.dtype) for name, tensor in odd], 1 << 20)
+        with pytest.raises((RunFailure, RuntimeError), match="embed_things"):
+            bench.take()
+    finally:
+        publisher._weights, publisher._buckets = weights, buckets
+        publisher.close()
+    bench.take()
+    assert_same_policy(bench)
+
+
+def test_only_the_last_bucket_gives_a_version(bench: Bench) -> None:
+    publisher = bench.sync._trainers.workers[0].publisher
+    manifest = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named_weights(bench.model)]
+    buckets = publisher._buckets
+    try:
+        publisher._buckets = plan(manifest, 60_000)
+        bench.child.load_bucket(merge([publisher.publish_bucket(0)]), 99)
+        assert bench.child.version() == -1
+        with pytest.raises(RunFailure, match="no weights"):
+            bench.child.generate(requests(1), PLAIN)
+        for index in range(1, len(publisher._buckets)):
+            bench.child.load_bucket(merge([publisher.publish_bucket(index)]), 99)
+        assert bench.child.version() == 99
+    finally:
+        publisher.close()
+        publisher._buckets = buckets
+
+
+def test_sleep_and_wake_change_nothing_on_a_cpu(bench: Bench) -> None:
+    assert bench.child.sleep() is False
+    bench.child.wake("weights")
+    bench.child.wake("kv_cache")
+    assert bench.child.version() == bench.version
+    assert_same_policy(bench)
+
+
+def test_the_sync_makes_two_calls_per_bucket(bench: Bench) -> None:
+    trainers, engines = LocalGroup(*bench.sync._trainers.workers), LocalGroup(bench.child)
+    type(bench.sync)(trainers, engines, 60.0).sync(bench.version)
+    assert trainers.calls == ["publish_bucket", "finish_publish"]
+    assert engines.calls == ["load_bucket", "checksums"]

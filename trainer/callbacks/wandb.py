@@ -1,0 +1,55 @@
+"""Weights & Biases, where the user asks for it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from trainer.callbacks.base import Callback, RunInfo, StepRecord
+from trainer.errors import UserError
+
+
+class Wandb(Callback):
+    """Sends every metric to wandb; `trainer.wandb_proxy` is a proxy for wandb alone."""
+
+    def __init__(self) -> None:
+        self._run: Any = None
+
+    def on_run_start(self, run: RunInfo) -> None:
+        """Open the wandb run.
+
+        Raises:
+            UserError: wandb is not installed, or its service cannot be reached.
+        """
+        try:
+            wandb = importlib.import_module("wandb")
+        except ImportError:
+            raise UserError(
+                "trainer.logger names wandb, which is not installed: pip install wandb, or leave it out of trainer.logger"
+            ) from None
+        trainer = run.config.trainer
+        settings: dict[str, Any] = {}
+        if trainer.wandb_proxy:
+            settings = {"http_proxy": trainer.wandb_proxy, "https_proxy": trainer.wandb_proxy}
+        try:
+            self._run = wandb.init(
+                project=trainer.project_name,
+                name=trainer.experiment_name,
+                dir=str(run.directory.path),
+                config=run.config.model_dump(mode="json"),
+                settings=wandb.Settings(**settings),
+            )
+        except wandb.errors.Error as error:
+            raise UserError(
+                f"wandb cannot start: {error}; set WANDB_MODE=offline, or trainer.wandb_proxy=URL"
+            ) from None
+
+    def on_step_end(self, record: StepRecord) -> None:
+        """Send the step's metrics."""
+        self._run.log(record.metrics, step=record.step)
+
+    def on_run_end(self, outcome: str) -> None:
+        """Close the wandb run."""
+        if self._run is not None:
+            self._run.finish(exit_code=0 if outcome == "finished" else 1)
+            self._run = None

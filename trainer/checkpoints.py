@@ -1,0 +1,179 @@
+"""Checkpoints: written beside, made whole by one rename, proven by checksums, kept or dropped by rule."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import RunFailure, UserError
+
+MANIFEST = "complete.json"
+CONTROLLER = "controller.json"
+_NAME = re.compile(r"global_step_(\d+)")
+_CHUNK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint that was finished."""
+
+    path: Path
+    step: int
+
+    def controller_state(self) -> dict[str, Any]:
+        """What the controller program needs to go on."""
+        return json.loads((self.path / CONTROLLER).read_text(encoding="utf-8"))
+
+    def verify(self) -> None:
+        """Hold every file against the checksums that were taken when the checkpoint was made.
+
+        Raises:
+            UserError: a file is missing, shorter, or other than it was.
+        """
+        try:
+            wanted: dict[str, str] = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))["sha256"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            words = f"checkpoint {self.path} is damaged: {MANIFEST} cannot be read ({type(error).__name__})"
+            raise UserError(f"{words}; {self._way_out()}") from None
+        for name in wanted:
+            if not (self.path / name).is_file():
+                raise UserError(f"checkpoint {self.path} is damaged: {name} is missing; {self._way_out()}")
+        for name, digest in _digests(self.path, list(wanted)).items():
+            if digest != wanted[name]:
+                raise UserError(f"checkpoint {self.path} is damaged: {name} has changed; {self._way_out()}")
+
+    def _way_out(self) -> str:
+        earlier = [c for c in finished(self.path.parent) if c.step < self.step]
+        if earlier:
+            return f"go on from an earlier one with trainer.resume_mode={earlier[-1].path}"
+        return "there is no earlier one: start afresh with trainer.resume_mode=disable"
+
+
+def finished(directory: Path) -> list[Checkpoint]:
+    """The finished checkpoints in DIRECTORY, oldest step first. One that a crash left half-made is not among them."""
+    if not directory.is_dir():
+        return []
+    found = [
+        Checkpoint(place, int(match.group(1)))
+        for place in directory.iterdir()
+        if (match := _NAME.fullmatch(place.name)) and (place / MANIFEST).is_file()
+    ]
+    return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def at(path: Path) -> Checkpoint:
+    """The checkpoint at PATH.
+
+    Raises:
+        UserError: there is none, or it was never finished.
+    """
+    match = _NAME.fullmatch(path.name)
+    if not path.is_dir() or match is None:
+        raise UserError(f"{path} is no checkpoint: name a directory called global_step_N")
+    if not (path / MANIFEST).is_file():
+        raise UserError(f"checkpoint {path} was never finished (it has no {MANIFEST}); choose another")
+    return Checkpoint(path, int(match.group(1)))
+
+
+class CheckpointStore:
+    """The checkpoints of one run."""
+
+    def __init__(self, directory: Path, keep: int | None) -> None:
+        """Hold DIRECTORY; keep the last KEEP checkpoints and the best one (None: all)."""
+        self._directory = directory
+        self._keep = keep
+
+    def save(self, step: int, state: dict[str, Any], write: Callable[[Path], None]) -> Checkpoint:
+        """Make the checkpoint of STEP: WRITE fills a directory, and only when all is on the disk it gets its name.
+
+        Raises:
+            RunFailure: it cannot be written (disk full); earlier checkpoints are untouched.
+        """
+        final = self._directory / f"global_step_{step}"
+        partial = self._directory / f".global_step_{step}.partial"
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            write(partial)
+            (partial / CONTROLLER).write_text(json.dumps(state), encoding="utf-8")
+            names = sorted(str(p.relative_to(partial)) for p in partial.rglob("*") if p.is_file())
+            manifest = {"step": step, "sha256": _digests(partial, names)}
+            (partial / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+            _sync_to_disk(partial, [*names, MANIFEST])
+            if final.exists():
+                shutil.rmtree(final)
+            partial.rename(final)
+            _sync_directory(self._directory)
+        except (OSError, UserError) as error:  # the latter: from the workers
+            shutil.rmtree(partial, ignore_errors=True)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise RunFailure(
+                f"checkpoint of step {step} could not be written to {self._directory}: {reason}; "
+                "earlier checkpoints are whole. Free space, then run again with trainer.resume_mode=auto"
+            ) from None
+        return Checkpoint(final, step)
+
+    def drop_old(self, best_step: int | None) -> None:
+        """Remove all but the last ones and the best."""
+        if self._keep is None:
+            return
+        for checkpoint in finished(self._directory)[: -self._keep]:
+            if checkpoint.step != best_step:
+                # The manifest goes first: what is half removed must not look finished.
+                (checkpoint.path / MANIFEST).unlink()
+                shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+
+def choose(directory: Path, resume_mode: str, resume_from_path: str | None) -> Checkpoint | None:
+    """The checkpoint to go on from by `trainer.resume_mode`: `auto` (the last one), `disable`, or a path.
+
+    Raises:
+        UserError: the path is no finished checkpoint, or the chosen one is damaged.
+    """
+    if resume_mode == "disable":
+        return None
+    if resume_mode == "auto":
+        found = finished(directory)
+        chosen = found[-1] if found else None
+    else:
+        chosen = at(Path(resume_from_path or resume_mode).expanduser().absolute())
+    if chosen is not None:
+        chosen.verify()
+    return chosen
+
+
+def _digests(directory: Path, names: list[str]) -> dict[str, str]:
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        return dict(zip(names, pool.map(lambda name: _digest(directory / name), names), strict=True))
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync_to_disk(directory: Path, names: list[str]) -> None:
+    for name in names:
+        with (directory / name).open("rb") as file:
+            os.fsync(file.fileno())
+    for place in {directory, *(p for p in directory.rglob("*") if p.is_dir())}:
+        _sync_directory(place)
+
+
+def _sync_directory(place: Path) -> None:
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,138 @@
+"""Looking at the worker processes of one node: how they died, what they wrote last, where they hang."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from trainer.cluster.host import STACK_SIGNAL, stacks_file
+from trainer.cluster.processes import (
+    Process,
+    cause_of_death,
+    descendants,
+    family,
+    kill,
+    oom_kills,
+    open_pidfd,
+    shared_memory_of,
+    wait_gone,
+    wait_status,
+)
+
+STACKS_WAIT_S = 3.0
+PY_SPY_TIMEOUT_S = 20.0
+TAIL_BYTES = 1 << 16
+
+
+class NodeEyes:
+    """Runs on the node that it looks at: in the controller for its own node, as a Ray actor on any other."""
+
+    def __init__(self) -> None:
+        self._pidfds: dict[int, int | None] = {}
+        self._oom_kills: dict[int, int] = {}
+        self._families: dict[int, tuple[set[Process], set[Path]]] = {}
+        self._born = time.time()
+
+    def watch(self, pid: int) -> None:
+        """Remember the process, so that its end can be told afterwards."""
+        self._pidfds[pid] = open_pidfd(pid)
+        self._oom_kills[pid] = oom_kills()
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether the process still runs (a zombie does not)."""
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def fate(self, pid: int, said: str) -> str:
+        """In words: how the process ended; SAID is Ray's account."""
+        status = wait_status(pid, self._pidfds.get(pid))
+        return cause_of_death(said, status, oom_kills() - self._oom_kills.get(pid, oom_kills()))
+
+    def tail(self, log: Path, num_lines: int) -> list[str]:
+        """The last lines of a log that say something."""
+        try:
+            with log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return []
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-num_lines:]
+
+    def stacks(self, pid: int, log: Path) -> str:
+        """Where all threads of a worker are, and of the processes that it started."""
+        parts = [self._own_stacks(pid, stacks_file(log))]
+        parts += [
+            f"started by it: {child}\n{_stacks_from_outside(child.pid)}"
+            for child in sorted(descendants(pid), key=lambda child: child.pid)
+            if "guard.py" not in child.command and "resource_tracker" not in child.command
+        ]
+        return "\n".join(parts)
+
+    def remember_family(self, pid: int) -> None:
+        """Note a worker that will be ended, and who descends from it; afterwards nobody could tell."""
+        members = family(pid)
+        self._families[pid] = members, shared_memory_of(members, self._born)
+
+    def end_family(self, pid: int, grace_s: float) -> list[str]:
+        """Wait until an ended worker and its descendants are gone, then kill what is left; returns what was killed.
+
+        The shared memory that they have left is removed.
+        """
+        members, shared_memory = self._families.pop(pid)
+        late = wait_gone(members, grace_s)
+        kill(late)
+        for path in shared_memory:
+            path.unlink(missing_ok=True)
+        return [str(process) for process in late]
+
+    def free_port(self) -> int:
+        """A TCP port that nobody listens on at this moment."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return probe.getsockname()[1]
+
+    def _own_stacks(self, pid: int, file: Path) -> str:
+        """Have the process dump its stacks; its handler is written in C, and answers while Python code hangs."""
+        begin = file.stat().st_size if file.exists() else 0
+        try:
+            os.kill(pid, STACK_SIGNAL)
+        except ProcessLookupError:
+            return "the process is gone"
+        deadline = time.monotonic() + STACKS_WAIT_S
+        dumped = ""
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            with file.open(encoding="utf-8", errors="replace") as stream:
+                stream.seek(begin)
+                before, dumped = dumped, stream.read()
+            if dumped and dumped == before:
+                return dumped.strip()
+        return dumped.strip() or _stacks_from_outside(pid)
+
+
+def _stacks_from_outside(pid: int) -> str:
+    """Stacks by py-spy (which comes with `ray[default]`), else what the kernel knows."""
+    beside = Path(sys.executable).with_name("py-spy")
+    command = str(beside) if beside.exists() else shutil.which("py-spy")
+    if command is not None:
+        try:
+            done = subprocess.run(
+                [command, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=PY_SPY_TIMEOUT_S
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            done = None
+        if done is not None and done.returncode == 0:
+            return done.stdout.strip()
+    try:
+        return f"no stacks; the kernel has it in: {Path(f'/proc/{pid}/wchan').read_text() or 'running'}"
+    except OSError:
+        return "no stacks: the process cannot be looked at"

@@ -1,0 +1,229 @@
+"""Starting a local Ray, or joining one: with a deadline, and with errors that a user can act on."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import exceptions as ray_errors
+
+from trainer.cluster.host import last_line
+from trainer.cluster.processes import Process, descendants, kill
+from trainer.cluster.ray_api import ray
+from trainer.cluster.teardown import Interrupted
+from trainer.cluster.waits import Say
+from trainer.errors import RunFailure, UserError
+
+START_DEADLINE_S = 120.0
+PROBE_TIMEOUT_S = 5.0
+WORDS_EVERY_S = 10.0
+GIVE_UP_S = 5.0
+"""How long `ray.init` may take to notice that its processes were ended; some of its waits never do."""
+MAX_LOCAL_CPUS = 8
+"""Ray starts an idle process per CPU that it counts; the run places nothing by CPUs, so a few are enough."""
+TORCHRUN = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK")
+# Ray caches the token in the process: it has to be the same for every local cluster of this process.
+_TOKEN = secrets.token_hex(32)
+
+
+def refuse_torchrun() -> None:
+    """Stop a run that torchrun started.
+
+    Raises:
+        UserError: always, when torchrun's variables are in the environment.
+    """
+    found = [name for name in TORCHRUN if name in os.environ]
+    if found or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        name = found[0] if found else "WORLD_SIZE"
+        raise UserError(
+            f"rltrain was started by torchrun or alike ({name} is set): Ray launches its ranks, "
+            "so start `rltrain run …` once, without torchrun"
+        )
+
+
+def wanted_address(ray_init: dict[str, Any]) -> str | None:
+    """Address of the cluster to join, or None to start one: `ray_init.address`, else RAY_ADDRESS, as in Ray."""
+    address = ray_init.get("address") or os.environ.get("RAY_ADDRESS") or "local"
+    return None if address == "local" else str(address)
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: fewer than the machine has under SLURM and in containers."""
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Started:
+    """What was started to connect to Ray; nothing when a cluster was joined."""
+
+    processes: set[Process]
+    session_dir: Path | None
+    """Where the local Ray keeps its logs and sockets."""
+
+
+def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say) -> Started:
+    """Connect this process to Ray.
+
+    Raises:
+        UserError: the cluster does not answer, is of another version, refuses us, or the arguments are wrong.
+        RunFailure: a local Ray did not start.
+        Interrupted: a signal came meanwhile.
+    """
+    address = wanted_address(ray_init)
+    defaults: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "namespace": namespace}
+    if address is None:
+        defaults |= {"include_dashboard": False, "num_cpus": min(usable_cpus(), MAX_LOCAL_CPUS)}
+        defaults |= {} if on_gpu else {"num_gpus": 0}
+    else:
+        _probe(address)
+    arguments = {**defaults, **ray_init, "address": address or "local"}
+    before = descendants(os.getpid())
+    with _environment_of_ray(address is None), _own_signals(), _watched_start(say) as timer:
+        try:
+            session_dir = _init(arguments, timer)
+        except BaseException:
+            kill(descendants(os.getpid()) - before)
+            raise
+    _silence_raylet()
+    if address is not None:
+        return Started(set(), None)
+    return Started(descendants(os.getpid()) - before, session_dir)
+
+
+def _init(arguments: dict[str, Any], timer: _StartTimer) -> Path:
+    where = arguments["address"]
+    try:
+        return Path(ray.init(**arguments).address_info["session_dir"])
+    except (TypeError, ValueError, AssertionError) as error:
+        raise UserError(f"ray_kwargs.ray_init: {last_line(error)}") from None
+    except ray_errors.AuthenticationError as error:
+        raise UserError(
+            f"the Ray cluster at {where} asks for a token ({last_line(error)}): set RAY_AUTH_MODE=token "
+            "and RAY_AUTH_TOKEN_PATH as on its head node"
+        ) from None
+    except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the latter
+        raise Interrupted("stopped by a signal while Ray started") from None
+    except (RuntimeError, OSError, ray_errors.RayError) as error:
+        if timer.has_fired:
+            raise RunFailure(_late()) from None
+        raise _explained(where, error) from None
+
+
+def _explained(where: str, error: BaseException) -> Exception:
+    text = str(error)
+    if "Unknown keyword argument" in text:
+        return UserError(f"ray_kwargs.ray_init: {last_line(error)}")
+    if "Version mismatch" in text:
+        words = " ".join(text.split())
+        return UserError(f"the Ray cluster at {where} runs other versions: {words}; install the same on all nodes")
+    if where != "local":
+        return UserError(f"no Ray cluster can be joined at {where} ({last_line(error)}): {_MEND}")
+    if "address already in use" in text.lower():
+        return UserError(f"Ray's port is taken ({last_line(error)}): name another in ray_kwargs.ray_init")
+    return RunFailure(f"Ray did not start: {last_line(error)}; its logs: /tmp/ray/session_latest/logs")
+
+
+_MEND = "start one with `ray start --head`, or unset RAY_ADDRESS and ray_kwargs.ray_init.address to start a local one"
+
+
+def _probe(address: str) -> None:
+    """Fail in seconds where Ray itself would try for a minute: a stale address, a host that is down."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
+    except OSError as error:
+        reason = error.strerror or "no answer"
+        raise UserError(f"no Ray cluster answers at {address} ({reason}): {_MEND}") from None
+
+
+def _late() -> str:
+    return f"Ray did not start within {START_DEADLINE_S:g} s; its logs: /tmp/ray/session_latest/logs"
+
+
+class _StartTimer:
+    """Says that Ray is still starting, and ends what it has started when that takes too long."""
+
+    def __init__(self, say: Say) -> None:
+        self.has_fired = False
+        self.done = threading.Event()
+        self._say = say
+        self._before = descendants(os.getpid())
+
+    def run(self) -> None:
+        waited = 0.0
+        while waited < START_DEADLINE_S:
+            pause = min(WORDS_EVERY_S, START_DEADLINE_S - waited)
+            if self.done.wait(pause):
+                return
+            waited += pause
+            self._say(f"starting Ray ({waited:.0f} s, at most {START_DEADLINE_S:g})")
+        self.has_fired = True
+        # Most of Ray's own waits look whether the processes that they wait for are alive, and end.
+        kill(descendants(os.getpid()) - self._before)
+        if not self.done.wait(GIVE_UP_S):
+            kill(descendants(os.getpid()) - self._before)  # what it has started since
+            self._say(_late())
+            os._exit(1)
+
+
+@contextmanager
+def _watched_start(say: Say) -> Generator[_StartTimer]:
+    timer = _StartTimer(say)
+    thread = threading.Thread(target=timer.run, name="ray-start-timer", daemon=True)
+    thread.start()
+    try:
+        yield timer
+    finally:
+        timer.done.set()
+        thread.join()
+
+
+@contextmanager
+def _environment_of_ray(is_local: bool) -> Generator[None]:
+    """Variables that Ray's processes inherit.
+
+    Ray 2.59 and later asks for a token in a local cluster and writes one to the user's home; ours is of this run alone.
+    Ray turns RAY_AUTH_MODE on by itself then, and has read it long before now: setting it here would be too late.
+    """
+    wanted = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    if is_local and "RAY_AUTH_MODE" not in os.environ:
+        wanted["RAY_AUTH_TOKEN"] = _TOKEN
+    before = {name: os.environ.get(name) for name in (*wanted, "RAY_AUTH_MODE")}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _own_signals() -> Generator[None]:
+    """Put our signal handlers back: `ray.init` replaces that of SIGTERM."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _silence_raylet() -> None:
+    """Keep "(raylet) A worker died …" off the screen: who died and why is told by `calls.gather`, in one line.
+
+    `log_to_driver=False` does not cover these messages, and Ray has no public switch for them (seen in 2.60).
+    """
+    ray._private.worker._worker_logs_enabled = False

@@ -1,0 +1,74 @@
+"""Experience for one step: generate, score, and where DAPO asks for it, generate again until enough groups differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trainer.advantages import group_ids
+from trainer.algos.filter_groups import filter_groups
+from trainer.batch import Batch, concatenate
+from trainer.callbacks import Metrics
+from trainer.config.schema import RunConfig
+from trainer.data.loader import to_prompt_batch
+from trainer.data.schema import Row
+from trainer.errors import RunFailure
+from trainer.hybrid import Hybrid, greedy_sampling, train_sampling
+from trainer.scoring import Scorer
+
+
+class Collector:
+    """Turns prompts into scored samples under the current policy."""
+
+    def __init__(
+        self, config: RunConfig, hybrid: Hybrid, scorer: Scorer, more_prompts: Callable[[], list[Row]]
+    ) -> None:
+        self._config = config
+        self._hybrid = hybrid
+        self._scorer = scorer
+        self._more_prompts = more_prompts
+
+    def collect(self, step: int, rows: list[Row]) -> tuple[Batch, Metrics]:
+        """`data.train_batch_size` prompts times `rollout.n` samples, generated and scored.
+
+        Raises:
+            RunFailure: dynamic sampling found too few groups whose rewards differ.
+        """
+        batch, metrics = self._generate_and_score(step, rows)
+        if not self._config.algorithm.filter_groups.enable:
+            return batch, metrics
+        return self._until_full(step, batch, metrics)
+
+    def _generate_and_score(self, step: int, rows: list[Row]) -> tuple[Batch, Metrics]:
+        rollout = self._config.actor_rollout_ref.rollout
+        prompts = to_prompt_batch(rows).samples
+        samples = [replace(prompt, sample=number) for prompt in prompts for number in range(rollout.n)]
+        with self._hybrid.rollout_phase() as engines:
+            batch = engines.generate(samples, train_sampling(self._config), step)
+            baselines = None
+            if self._config.algorithm.adv_estimator == "remax":
+                baselines = engines.generate(prompts, greedy_sampling(self._config), step)
+        batch, metrics = self._scorer.score(batch)
+        if baselines is not None:
+            greedy, _ = self._scorer.score(baselines)
+            scores = greedy["token_level_scores"].sum(-1)
+            batch = batch.with_fields({"reward_baselines": scores.repeat_interleave(rollout.n)})
+        return batch, metrics
+
+    def _until_full(self, step: int, batch: Batch, metrics: Metrics) -> tuple[Batch, Metrics]:
+        wanted = self._config.data.train_batch_size * self._config.actor_rollout_ref.rollout.n
+        limit = self._config.algorithm.filter_groups.max_num_gen_batches
+        kept, rounds = self._varied(batch), 1
+        while len(kept) < wanted:
+            if limit and rounds >= limit:
+                raise RunFailure(
+                    f"step {step}: after {rounds} rounds of generation only {len(kept)} of {wanted} samples lie in groups "
+                    "whose rewards differ; raise algorithm.filter_groups.max_num_gen_batches, or take easier or harder data"
+                )
+            more, metrics = self._generate_and_score(step, self._more_prompts())
+            kept, rounds = concatenate([kept, self._varied(more)]), rounds + 1
+        return kept.select(range(wanted)), metrics | {"train/num_gen_batches": float(rounds)}
+
+    def _varied(self, batch: Batch) -> Batch:
+        rewards = batch["token_level_scores"].sum(-1)
+        return batch.select(filter_groups(rewards, group_ids(batch)))

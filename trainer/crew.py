@@ -1,0 +1,122 @@
+"""The processes of a run: training ranks and engines, placed, started, and ended in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.clock import Clock
+from trainer.cluster.calls import Call, gather
+from trainer.cluster.groups import WorkerGroup
+from trainer.cluster.placement import Placement, plan
+from trainer.cluster.runtime import Runtime
+from trainer.config.schema import RunConfig
+from trainer.engines import Engines
+from trainer.fsdp.rank import RankInfo
+from trainer.hybrid import Hybrid
+from trainer.prepare import Prepared
+from trainer.progress import Stages
+from trainer.rollout.worker import EngineWorker
+from trainer.train_rank import TrainRank
+from trainer.trainers import Trainers
+
+START_S = 300.0
+"""For a process and its imports."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Everybody who works for a run."""
+
+    trainers: Trainers
+    engines: Engines
+    hybrid: Hybrid
+
+    def close(self) -> None:
+        """End process groups and engines in order; the runtime ends the processes."""
+        self.engines.stop()
+        self.trainers.shutdown()
+
+
+def start_crew(prepared: Prepared, runtime: Runtime, clock: Clock, stages: Stages, total_steps: int) -> Crew:
+    """Start all processes of the run and load the models.
+
+    Raises:
+        UserError: too few devices, or a model that cannot be loaded.
+        RunFailure: a process died or did not come up in time.
+    """
+    config = prepared.config
+    placement = plan(config, runtime.nodes)
+    with stages.stage(f"starting {_names(placement)}"):
+        group = WorkerGroup.open(
+            runtime, TrainRank, placement.train, _train_args(config, placement, runtime), deadline_s=START_S
+        )
+        building = [group.begin_build()]
+        engine_group = WorkerGroup.open(
+            runtime,
+            EngineWorker,
+            placement.rollout,
+            [(config, slot.rank) for slot in placement.rollout],
+            deadline_s=START_S,
+            devices_of=group,
+        )
+        building.append(engine_group.begin_build())
+        trainers = Trainers(group, config)
+        engines = Engines(runtime, engine_group, trainers, config)
+        # Ranks and engines import and load side by side: each goes on by itself as soon as it is made.
+        loading = [trainers.begin_setup(total_steps), engines.begin_start()] if config.trainer.device == "cpu" else []
+        gather(runtime, building, START_S, "making the workers")
+    _load(config, runtime, trainers, engines, stages, total_steps, loading)
+    hybrid = Hybrid(config, trainers, engines, prepared.tokenizer, clock)
+    return Crew(trainers, engines, hybrid)
+
+
+def _load(
+    config: RunConfig,
+    runtime: Runtime,
+    trainers: Trainers,
+    engines: Engines,
+    stages: Stages,
+    total_steps: int,
+    loading: list[Call],
+) -> None:
+    """Load models into ranks and engines; LOADING: what has begun already, on a CPU.
+
+    On a GPU the engine goes first, and to sleep: it measures what memory is free, which nobody else may change
+    meanwhile.
+    """
+    deadline_s = config.actor_rollout_ref.rollout.start_timeout_s
+    limit = "actor_rollout_ref.rollout.start_timeout_s is the limit"
+    if loading:
+        with stages.stage("loading the models and the rollout engine"):
+            gather(runtime, loading, deadline_s, f"loading the models and the rollout engine ({limit})")
+        return
+    with stages.stage("loading the rollout engine"):
+        gather(runtime, [engines.begin_start()], deadline_s, f"loading the rollout engine ({limit})")
+        engines.sleep()
+    with stages.stage("loading the models"):
+        gather(runtime, [trainers.begin_setup(total_steps)], deadline_s, f"loading the models ({limit})")
+
+
+def _train_args(config: RunConfig, placement: Placement, runtime: Runtime) -> list[tuple[RunConfig, RankInfo]]:
+    address, port = runtime.rendezvous(placement.train[0].node)
+    on_gpu = config.trainer.device == "cuda"
+    return [
+        (
+            config,
+            RankInfo(
+                rank=slot.rank,
+                world_size=len(placement.train),
+                local_rank=slot.devices[0],
+                master_addr=address,
+                master_port=port,
+                # Ray shows each training process its own GPU alone.
+                device="cuda:0" if on_gpu else "cpu",
+            ),
+        )
+        for slot in placement.train
+    ]
+
+
+def _names(placement: Placement) -> str:
+    ranks, engines = len(placement.train), len(placement.rollout)
+    return f"{ranks} training rank{'s' * (ranks > 1)} and {engines} engine{'s' * (engines > 1)}"

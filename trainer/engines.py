@@ -1,0 +1,125 @@
+"""The rollout engines as one: deal requests, take weights, and survive the death of one of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from trainer.cluster.calls import Call, gather
+from trainer.cluster.groups import WorkerGroup
+from trainer.cluster.runtime import Runtime
+from trainer.config.schema import RunConfig
+from trainer.errors import RunFailure
+from trainer.rollout.protocol import Completion, Request, Sampling, WakeTag
+from trainer.sync.controller import WeightSync
+from trainer.trainers import Trainers
+
+NO_WEIGHTS = -1
+T = TypeVar("T")
+
+
+class Engines:
+    """All engines of one run."""
+
+    def __init__(self, runtime: Runtime, group: WorkerGroup, trainers: Trainers, config: RunConfig) -> None:
+        self.group = group
+        self._runtime = runtime
+        self._trainers = trainers
+        self._settings = config.actor_rollout_ref.rollout
+        # A sleeping engine on a GPU forgets its weights; one on a CPU does not sleep.
+        self._sleeps = config.trainer.device == "cuda" and self._settings.free_cache_engine
+        self._sync = WeightSync(trainers.group, group, self._settings.start_timeout_s)
+        self._connected = False
+        self._restarted = False
+        self.policy_version = NO_WEIGHTS
+        """Of the weights that the engines hold."""
+
+    def begin_start(self) -> Call:
+        """Begin to load the engines; wait with `calls.gather`."""
+        return self.group.begin("start", [()] * len(self.group.slots))
+
+    def take_weights(self) -> None:
+        """Bring the actor's weights into the engines, unless they hold them already. Weights are awake."""
+        self._surviving(self._take_weights)
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        """Answers in the order of REQUESTS, dealt to the engines in turn.
+
+        Raises:
+            RunFailure: an engine died a second time, failed, or did not answer in time.
+        """
+
+        def answers() -> list[Completion]:
+            self._take_weights()  # an engine that was started anew has none
+            return self._generate(requests, sampling)
+
+        return self._surviving(answers)
+
+    def wake(self, tag: WakeTag) -> None:
+        """Bring back what TAG names."""
+        if self._sleeps:
+            self._surviving(lambda: self._call("wake", tag, doing=f"waking the engines' {tag}"))
+
+    def sleep(self) -> None:
+        """Free the device for training."""
+        if self._sleeps:
+            self._surviving(lambda: self._call("sleep", doing="putting the engines to sleep"))
+            self.policy_version = NO_WEIGHTS
+
+    def stop(self) -> None:
+        """End the engines in order."""
+        self._call("stop", doing="ending the engines")
+
+    def _surviving(self, act: Callable[[], T]) -> T:
+        """Do ACT. An engine that died meanwhile or before is started anew, and ACT done again: once in a run."""
+        try:
+            return act()
+        except RunFailure as failure:
+            dead = self._dead()
+            if not dead:
+                raise
+            names = ", ".join(self.group.name(rank) for rank in dead)
+            if self._restarted:
+                raise RunFailure(f"{failure}\n{names} had been started anew before: once is the limit") from None
+            self._restarted = True
+            self._runtime.say(f"{failure}\nstarting {names} anew")
+            self._revive(dead)
+            return act()
+
+    def _take_weights(self) -> None:
+        if not self._connected:
+            self._sync.connect()
+            self._connected = True
+        if self.policy_version != self._trainers.version:
+            self._sync.sync(self._trainers.version)
+            self.policy_version = self._trainers.version
+
+    def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        count = min(len(self.group.slots), len(requests))
+        shards = [(list(requests[rank::count]), sampling) for rank in range(count)]
+        call = self.group.begin("generate", shards, ranks=range(count))
+        parts: list[list[Completion]] = gather(
+            self._runtime, [call], self._settings.generate_timeout_s, "generating responses"
+        )[0]
+        answers: list[Any] = [None] * len(requests)
+        for rank, part in enumerate(parts):
+            answers[rank::count] = part
+        return answers
+
+    def _dead(self) -> list[int]:
+        return [
+            rank
+            for rank in range(len(self.group.slots))
+            if self.group.ask_node(rank, "is_alive", self.group.pids[rank]) is False
+        ]
+
+    def _revive(self, ranks: Sequence[int]) -> None:
+        deadline_s = self._settings.start_timeout_s
+        for rank in ranks:
+            self.group.restart(rank, deadline_s=deadline_s)
+            call = self.group.begin("start", [()], ranks=[rank])
+            gather(self._runtime, [call], deadline_s, f"loading {self.group.name(rank)} anew")
+        self._connected, self.policy_version = False, NO_WEIGHTS
+
+    def _call(self, method: str, *args: Any, doing: str) -> list[Any]:
+        return self.group.all(method, *args, deadline_s=self._settings.start_timeout_s, doing=doing)

@@ -1,0 +1,1 @@
+"""Training ranks: models sharded by FSDP2, their forward passes, updates, weights and checkpoints."""

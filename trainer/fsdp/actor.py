@@ -1,0 +1,79 @@
+"""The actor: log-probabilities, and the update of the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from trainer.algos.aggregation import AggNormalizer, aggregate
+from trainer.algos.kl import kl_penalty
+from trainer.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
+from trainer.config.schema import ActorConfig
+from trainer.fsdp.forward import Policy
+from trainer.fsdp.micro import MicroSize, MiniBatch, Shard
+from trainer.fsdp.role import Role
+from trainer.fsdp.updates import gradient_seconds, run_updates, step_metrics
+
+
+class ActorLoss:
+    """aggregate(policy loss) + kl_loss_coef * aggregate(KL) - entropy_coeff * aggregate(entropy)."""
+
+    def __init__(self, policy: Policy, config: ActorConfig) -> None:
+        """CONFIG is resolved: both clip ratios are set."""
+        self._policy = policy
+        self._config = config
+
+    def __call__(self, rows: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a micro batch, and its sums for the metrics."""
+        config, mask = self._config, rows["response_mask"].bool()
+
+        def share(terms: Tensor) -> Tensor:
+            return aggregate(terms, mask, config.loss_agg_mode, normalizer)
+
+        stats = self._policy(rows, entropy_grad=config.entropy_coeff != 0)
+        terms, sums = POLICY_LOSSES[config.policy_loss.loss_mode](self._inputs(stats.log_probs, rows, mask))
+        policy_loss, entropy = share(terms), share(stats.entropys)
+        loss = policy_loss - config.entropy_coeff * entropy if config.entropy_coeff else policy_loss
+        shares = {"pg_loss": policy_loss, "entropy": entropy}
+        if config.use_kl_loss:
+            kl = share(kl_penalty(stats.log_probs, rows["ref_log_probs"], config.kl_loss_type, mask))
+            loss = loss + config.kl_loss_coef * kl
+            shares["kl_loss"] = kl
+        return loss, {**shares, **sums, "loss": loss, "loss_tokens": mask.sum()}
+
+    def _inputs(self, log_probs: Tensor, rows: Shard, mask: Tensor) -> PolicyLossInputs:
+        config = self._config
+        assert config.clip_ratio_low is not None
+        assert config.clip_ratio_high is not None
+        return PolicyLossInputs(
+            log_probs=log_probs,
+            old_log_probs=rows["old_log_probs"],
+            advantages=rows["advantages"],
+            response_mask=mask,
+            rollout_is_weights=rows.get("rollout_is_weights"),
+            clip_ratio_low=config.clip_ratio_low,
+            clip_ratio_high=config.clip_ratio_high,
+            clip_ratio_c=config.clip_ratio_c,
+        )
+
+
+def update_actor(
+    role: Role, policy: Policy, config: ActorConfig, minis: Sequence[MiniBatch], world_size: int
+) -> dict[str, float]:
+    """Train on MINIS, all epochs in order (collective).
+
+    Returns:
+        verl's metrics, equal on all ranks. `actor/pg_loss`, `entropy`, `kl_loss` and `loss` are means over mini
+        batches of the aggregated loss; `pg_clipfrac`, `pg_clipfrac_lower`, `ppo_kl` means over tokens;
+        `actor/loss_tokens` counts tokens over all epochs.
+    """
+    sums, results = run_updates(role, minis, MicroSize.of(config), world_size, ActorLoss(policy, config))
+    tokens = max(sums["loss_tokens"], 1.0)
+    metrics = {f"actor/{name}": sums[name] / len(minis) for name in ("pg_loss", "entropy", "loss")}
+    metrics |= {f"actor/{name}": sums[name] / tokens for name in ("pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")}
+    if config.use_kl_loss:
+        metrics |= {"actor/kl_loss": sums["kl_loss"] / len(minis), "actor/kl_coef": config.kl_loss_coef}
+    metrics["actor/loss_tokens"] = sums["loss_tokens"]
+    metrics["timing_s/grad_comm"] = gradient_seconds(role)
+    return metrics | step_metrics("actor", results)

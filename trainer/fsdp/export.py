@@ -1,0 +1,96 @@
+"""Write a model in Hugging Face layout: safetensors, config, tokenizer."""
+
+# Torch and transformers are typed in part.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from trainer.config.schema import ModelConfig
+from trainer.fsdp.build import load_config, model_directory, reshard
+from trainer.fsdp.rank import fail_together
+from trainer.fsdp.role import Role
+from trainer.fsdp.weights import full_weights
+
+FILE_BYTES = 5 * 10**9
+"""A file holds about this much, as transformers writes them."""
+
+COPIED_SUFFIXES = {".json", ".txt", ".model", ".jinja", ".py"}
+"""Tokenizer, chat template, generation config, remote code."""
+
+
+def export(directory: Path, role: Role, model: ModelConfig) -> None:
+    """Write ROLE's weights, in their training dtype, to DIRECTORY (collective; rank 0 writes).
+
+    `AutoModelForCausalLM.from_pretrained(DIRECTORY)` gives the same logits bit for bit: nothing is rounded.
+
+    Raises:
+        UserError: on every rank, what could not be written.
+    """
+    reshard(role.model)
+    weights = full_weights(role.model, None, role.device)
+    problem = None
+    if dist.get_rank() == 0:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            _write_weights(directory, weights)
+            _write_config(directory, role, model)
+        except (OSError, SafetensorError) as error:
+            problem = f"export to {directory} failed: {error}"
+    for _ in weights:  # The other ranks take part in gathering; so does rank 0 after an error.
+        pass
+    fail_together(problem)
+
+
+def _write_weights(directory: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
+    """Files of about FILE_BYTES; with an index where there are several."""
+    parts: list[list[str]] = []
+    held: dict[str, Tensor] = {}
+    num_bytes, total_bytes = 0, 0
+
+    def flush() -> None:
+        save_file(held, directory / f"model-{len(parts):05d}.part", metadata={"format": "pt"})
+        parts.append(list(held))
+        held.clear()
+
+    for name, tensor in weights:
+        if held and num_bytes + tensor.nbytes > FILE_BYTES:
+            flush()
+            num_bytes = 0
+        held[name] = tensor.cpu().contiguous()
+        num_bytes += tensor.nbytes
+        total_bytes += tensor.nbytes
+    flush()
+    index: dict[str, str] = {}
+    for number, names in enumerate(parts):
+        file = "model.safetensors" if len(parts) == 1 else f"model-{number + 1:05d}-of-{len(parts):05d}.safetensors"
+        (directory / f"model-{number:05d}.part").replace(directory / file)
+        index |= dict.fromkeys(names, file)
+    if len(parts) > 1:
+        document = {"metadata": {"total_size": total_bytes}, "weight_map": index}
+        (directory / "model.safetensors.index.json").write_text(json.dumps(document, indent=1))
+
+
+def _write_config(directory: Path, role: Role, model: ModelConfig) -> None:
+    """The config as it was loaded (dropout and all), and the files beside it that are not weights."""
+    config = load_config(model)
+    config.architectures = [type(role.model).__name__.removeprefix("FSDP")]
+    config.dtype = role.fsdp.model_dtype
+    config.save_pretrained(directory)
+    sources = [model_directory(model)]
+    if model.tokenizer_path is not None:
+        sources.append(Path(model.tokenizer_path))
+    for source in sources:
+        for path in sorted(source.iterdir()):
+            wanted = path.suffix in COPIED_SUFFIXES and path.name != "config.json"
+            if path.is_file() and wanted and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, directory / path.name)

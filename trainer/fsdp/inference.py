@@ -1,0 +1,61 @@
+"""Passes without gradient over a rank's share of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trainer.fsdp.build import reshard
+from trainer.fsdp.forward import Policy
+from trainer.fsdp.metrics import largest
+from trainer.fsdp.micro import MicroSize, Shard, cut, micro_batches, row_lengths
+from trainer.fsdp.role import Role
+
+Reader = Callable[[Shard], dict[str, Tensor]]
+"""A micro batch -> fields [b, r]."""
+
+
+def infer(role: Role, shard: Shard, size: MicroSize, reader: Reader, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """Read all rows of SHARD (collective: every rank makes as many passes as the one that needs most).
+
+    Args:
+        role: whose model reads.
+        shard: this rank's rows; may be none.
+        size: of a micro batch.
+        reader: gives the fields NAMES for a micro batch.
+        names: of the fields.
+
+    Returns:
+        NAMES as float32 [B, R] on the host, 0 where there is no token.
+    """
+    result = {name: torch.zeros(shard["response_mask"].shape) for name in names}
+    count = int(largest(float(len(cut(row_lengths(shard), size))), role.device))
+    role.model.eval()
+    with torch.no_grad():
+        for rows, micro in micro_batches(shard, size, count, role.device):
+            found = reader(micro)
+            if rows:
+                for name in names:
+                    result[name][rows, : found[name].shape[1]] = found[name].float().cpu()
+    reshard(role.model)
+    return result
+
+
+def recompute(role: Role, policy: Policy, shard: Shard) -> dict[str, float]:
+    """Read the log-probabilities of SHARD's rows again, each row alone (collective), and compare.
+
+    A fault in packing, masks or micro batches shows here while no curve shows it. SHARD: a few rows that have
+    `old_log_probs` of the same weights.
+
+    Returns:
+        `max_abs_diff` of a token's log-probability over all ranks, and `num_tokens` compared on this rank.
+    """
+    alone = infer(role, shard, MicroSize(1, None), lambda rows: {"log_probs": policy(rows).log_probs}, ("log_probs",))[
+        "log_probs"
+    ]
+    mask = shard["response_mask"].bool()
+    gaps = (alone - shard["old_log_probs"].cpu()).abs()[mask.cpu()]
+    worst = float(gaps.max()) if gaps.numel() else 0.0
+    return {"max_abs_diff": largest(worst, role.device), "num_tokens": float(mask.sum())}

@@ -1,0 +1,100 @@
+"""Make the roles that a run config asks for, on this rank."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import PreTrainedModel
+
+from trainer.config.batch_plan import BatchPlan
+from trainer.config.schema import RunConfig
+from trainer.fsdp.build import load_causal_lm, load_value_model, shard
+from trainer.fsdp.comm_timing import time_gradients
+from trainer.fsdp.forward import Policy
+from trainer.fsdp.optim import Schedule, Stepper
+from trainer.fsdp.precision import to_dtype
+from trainer.fsdp.rank import RankInfo, derive_seed
+from trainer.fsdp.role import Role
+from trainer.fsdp.weights import check_names
+from trainer.rewards.model import RewardModel
+
+
+def needs_reference(config: RunConfig) -> bool:
+    """Whether a KL to the reference policy is measured anywhere."""
+    return config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+
+
+def make_actor(config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int) -> Role:
+    """The policy, with its optimizer. TOTAL_STEPS: of the run; the schedule counts optimizer steps."""
+    section = config.actor_rollout_ref
+    model = load_causal_lm(section.model, section.actor.fsdp_config)
+    check_names(model)
+    shard(model, section.actor.fsdp_config, mesh)
+    learning = max(total_steps - config.trainer.critic_warmup, 1)
+    optim = section.actor.optim
+    stepper = Stepper(
+        model,
+        optim,
+        section.actor.grad_clip,
+        Schedule.of(optim, learning * BatchPlan.of(config).optimizer_steps_per_iteration),
+    )
+    return Role("actor", model, section.actor.fsdp_config, info.device, stepper, time_gradients(model))
+
+
+def make_reference(config: RunConfig, info: RankInfo, mesh: DeviceMesh) -> Role:
+    """The frozen policy."""
+    section = config.actor_rollout_ref
+    model = load_causal_lm(section.model, section.ref.fsdp_config).requires_grad_(False)
+    shard(model, section.ref.fsdp_config, mesh)
+    return Role("ref", model, section.ref.fsdp_config, info.device)
+
+
+def make_critic(config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int) -> Role:
+    """The value model, with its optimizer."""
+    section = config.critic
+    model = load_value_model(section.model, section.fsdp_config, derive_seed(config.trainer.seed, "value head"))
+    shard(model, section.fsdp_config, mesh)
+    stepper = Stepper(
+        model,
+        section.optim,
+        section.grad_clip,
+        Schedule.of(section.optim, total_steps * BatchPlan.of_critic(config).optimizer_steps_per_iteration),
+    )
+    return Role("critic", model, section.fsdp_config, info.device, stepper, time_gradients(model))
+
+
+def make_reward_model(config: RunConfig, info: RankInfo, mesh: DeviceMesh) -> tuple[Role, RewardModel]:
+    """The reward model, sharded, frozen."""
+    section = config.reward_model
+
+    def sharded(module: nn.Module) -> nn.Module:
+        return cast("nn.Module", shard(module, section.fsdp_config, mesh))
+
+    dtype = to_dtype(section.fsdp_config.model_dtype)
+    model = RewardModel(section, device="cpu", dtype=dtype, transform=sharded)
+    return Role("reward_model", model.module, section.fsdp_config, info.device), model
+
+
+def make_policy(role: Role, config: RunConfig) -> Policy:
+    """ROLE's model read as a policy at the temperature of the rollout."""
+    section = config.actor_rollout_ref
+    return Policy(
+        model=role.model,
+        temperature=section.rollout.temperature,
+        packed=section.model.use_remove_padding,
+        chunked=role.fsdp.entropy_from_logits_with_chunking,
+        compiled=section.actor.use_torch_compile,
+    )
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Parameters of the whole model, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def architecture(model: nn.Module) -> str:
+    """The class of the model as transformers names it."""
+    inner = model if isinstance(model, PreTrainedModel) else next(iter(model.children()))
+    return type(inner).__name__.removeprefix("FSDP")

@@ -1,0 +1,138 @@
+"""Save and load what training needs to go on: models, optimizers, schedules, random numbers (DCP).
+
+A checkpoint loads on any number of ranks: DCP cuts tensors anew. On the same number, training continues bit for bit;
+on another, the random numbers of each rank are seeded anew from the run's seed and the steps done.
+"""
+
+# Torch and transformers are typed in part.
+# pyright: reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from trainer.errors import UserError
+from trainer.fsdp.build import reshard
+from trainer.fsdp.checkpoint_files import read_manifest, write_manifest
+from trainer.fsdp.rank import derive_seed, fail_together, seed_everything
+from trainer.fsdp.rng import rng_state, set_rng_state
+from trainer.fsdp.role import Role
+from trainer.fsdp.weights import named_weights
+
+
+def save(directory: Path, roles: Sequence[Role]) -> None:
+    """Write ROLES and this rank's random state to DIRECTORY (collective; the directory is new or empty).
+
+    Raises:
+        UserError: on every rank, what could not be written; DIRECTORY then has no manifest, and does not load.
+    """
+    problem = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        torch.save(rng_state(), directory / f"rng_{dist.get_rank():05d}.pt")
+    except (OSError, RuntimeError) as error:
+        problem = f"checkpoint {directory} cannot be written: {error}"
+    fail_together(problem)
+    for role in roles:
+        try:
+            dcp_save(_tensors(role), checkpoint_id=directory / role.name)
+        except CheckpointException as error:
+            raise UserError(f"checkpoint {directory / role.name} cannot be written: {_first(error)}") from error
+    facts = {role.name: _facts(role) for role in roles}
+    write_manifest(directory, {"world_size": dist.get_world_size(), "roles": facts})
+
+
+def load(directory: Path, roles: Sequence[Role], seed: int) -> None:
+    """Put ROLES and this rank's random numbers where DIRECTORY left them (collective).
+
+    Args:
+        directory: of `save`.
+        roles: as they were saved, on any number of ranks.
+        seed: of the run; used where the number of ranks has changed.
+
+    Raises:
+        UserError: the checkpoint is not whole, or holds another model.
+    """
+    document = read_manifest(directory)
+    facts: Mapping[str, Any] = document["roles"]
+    for role in roles:
+        if role.name not in facts:
+            raise UserError(
+                f"checkpoint {directory} has no {role.name} (it has {', '.join(facts)}): the config has changed"
+            )
+        _load_role(directory / role.name, role, facts[role.name])
+    if document["world_size"] == dist.get_world_size():
+        set_rng_state(torch.load(directory / f"rng_{dist.get_rank():05d}.pt", weights_only=True))
+    else:
+        steps = sum(each["num_steps"] for each in facts.values())
+        seed_everything(derive_seed(seed, "resumed", steps, dist.get_rank()))
+
+
+def saved_roles(directory: Path) -> set[str]:
+    """The roles in the checkpoint DIRECTORY (collective).
+
+    Raises:
+        UserError: the checkpoint is not whole.
+    """
+    return set(read_manifest(directory)["roles"])
+
+
+def _facts(role: Role) -> dict[str, Any]:
+    stepper = role.stepper
+    if stepper is None:
+        return {"num_steps": 0, "num_skipped": 0, "optimizer": False}
+    return {
+        "num_steps": stepper.num_steps,
+        "num_skipped": stepper.num_skipped,
+        "optimizer": bool(stepper.optimizer.state),
+    }
+
+
+def _tensors(role: Role) -> dict[str, Any]:
+    """What DCP writes: `model` by name, and `optimizer` by parameter and then kind. Shares memory with ROLE."""
+    reshard(role.model)
+    tensors: dict[str, Any] = {"model": {name: tensor.detach() for name, tensor in named_weights(role.model)}}
+    if role.stepper is not None and role.stepper.optimizer.state:
+        states = cast("dict[nn.Parameter, dict[str, Tensor]]", role.stepper.optimizer.state)
+        names = {parameter: name for name, parameter in role.model.named_parameters()}
+        tensors["optimizer"] = {names[parameter]: dict(state) for parameter, state in states.items()}
+    return tensors
+
+
+def _load_role(directory: Path, role: Role, facts: Mapping[str, Any]) -> None:
+    stepper = role.stepper
+    if stepper is not None:
+        stepper.optimizer.state.clear()
+        if facts["optimizer"]:
+            _make_optimizer_state(role)
+        stepper.num_steps, stepper.num_skipped = facts["num_steps"], facts["num_skipped"]
+    try:
+        dcp_load(_tensors(role), checkpoint_id=directory)
+    except CheckpointException as error:
+        raise UserError(f"checkpoint {directory} does not fit this model: {_first(error)}") from error
+
+
+def _make_optimizer_state(role: Role) -> None:
+    """AdamW's state of each parameter, empty: DCP reads into tensors that exist."""
+    stepper = role.trainer()
+    for parameter in role.model.parameters():
+        stepper.optimizer.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter.detach()),
+            "exp_avg_sq": torch.zeros_like(parameter.detach()),
+        }
+
+
+def _first(error: CheckpointException) -> str:
+    """The first rank's reason, in one line."""
+    rank, (reason, _) = next(iter(sorted(error.failures.items())))
+    return f"rank {rank}: {type(reason).__name__}: {str(reason).strip().splitlines()[0] if str(reason).strip() else ''}"

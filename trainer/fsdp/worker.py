@@ -1,0 +1,234 @@
+"""One training rank: hosts actor, reference, critic and reward model. A plain class; one process holds one.
+
+Every method is collective: it is called on all ranks at once, each with its own share, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from transformers.utils import logging as transformers_logging
+
+from trainer.config.schema import RunConfig
+from trainer.fsdp import actor, critic, roles, sft, state, weights
+from trainer.fsdp.build import reshard
+from trainer.fsdp.export import export
+from trainer.fsdp.forward import Policy, values
+from trainer.fsdp.inference import infer, recompute
+from trainer.fsdp.metrics import largest
+from trainer.fsdp.micro import MicroSize, MiniBatch, Shard
+from trainer.fsdp.optim import Stepper
+from trainer.fsdp.precision import to_dtype
+from trainer.fsdp.rank import RankInfo, connect, derive_seed, disconnect, seed_everything
+from trainer.fsdp.role import Role
+from trainer.rewards.model import Messages, RewardModel
+
+RoleName = Literal["actor", "ref", "critic", "reward_model"]
+
+
+def _quiet_libraries() -> None:
+    """Silence what they say of every model, and what is checked here besides (weights that are missing)."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    # OPT's layers return views; nothing here works on them in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+
+
+class TrainWorker:
+    """The training side of a run, on one rank. CONFIG is resolved."""
+
+    def __init__(self, config: RunConfig, info: RankInfo) -> None:
+        self._config = config
+        self._info = info
+        self._roles: dict[RoleName, Role] = {}
+        self._mesh: DeviceMesh | None = None
+        self._sft: tuple[Role, Stepper] | None = None
+        self._reward_model: RewardModel | None = None
+        self._reference_changed = False
+        """The reference is not what the model's directory holds, so a checkpoint must hold it."""
+
+    def setup(self, total_steps: int) -> dict[str, Any]:
+        """Meet the other ranks and load the models. TOTAL_STEPS: of the run, for the learning rates.
+
+        Returns:
+            Facts for the run's record.
+
+        Raises:
+            UserError: ranks do not meet, or a model cannot be loaded.
+        """
+        config, info = self._config, self._info
+        _quiet_libraries()
+        self._mesh = mesh = connect(info, config.actor_rollout_ref.nccl_timeout)
+        seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
+        self._roles["actor"] = roles.make_actor(config, info, mesh, total_steps)
+        if roles.needs_reference(config):
+            self._roles["ref"] = roles.make_reference(config, info, mesh)
+        if config.critic.enable:
+            self._roles["critic"] = roles.make_critic(config, info, mesh, total_steps)
+        if config.reward_model.enable:
+            self._roles["reward_model"], self._reward_model = roles.make_reward_model(config, info, mesh)
+        for role in self._roles.values():
+            role.model.eval()
+        return self._facts()
+
+    def _facts(self) -> dict[str, Any]:
+        model = self._roles["actor"].model
+        return {
+            "rank": self._info.rank,
+            "world_size": self._info.world_size,
+            "device": self._info.device,
+            "backend": dist.get_backend(),
+            "torch": torch.__version__,
+            "architecture": roles.architecture(model),
+            "num_parameters": {name: roles.num_parameters(role.model) for name, role in self._roles.items()},
+        }
+
+    # Reading
+
+    def log_probs(self, shard: Shard) -> dict[str, Tensor]:
+        """`old_log_probs` and `entropys` of SHARD's response tokens under the actor: float32 [B, R] on the host."""
+        role = self._roles["actor"]
+        policy, size = self._policy(role), MicroSize.of_log_probs(self._config)
+
+        def read(rows: Shard) -> dict[str, Tensor]:
+            stats = policy(rows)
+            return {"old_log_probs": stats.log_probs, "entropys": stats.entropys}
+
+        return infer(role, shard, size, read, ("old_log_probs", "entropys"))
+
+    def ref_log_probs(self, shard: Shard) -> dict[str, Tensor]:
+        """`ref_log_probs` of SHARD's response tokens under the reference: float32 [B, R] on the host."""
+        role = self._roles["ref"]
+        policy, size = self._policy(role), MicroSize.of_reference(self._config)
+        return infer(role, shard, size, lambda rows: {"ref_log_probs": policy(rows).log_probs}, ("ref_log_probs",))
+
+    def values(self, shard: Shard) -> dict[str, Tensor]:
+        """`values` before SHARD's response tokens: float32 [B, R] on the host."""
+        role, section = self._roles["critic"], self._config.critic
+        packed = section.model.use_remove_padding
+        size = MicroSize.of(section)
+        return infer(role, shard, size, lambda rows: {"values": values(role.model, rows, packed)}, ("values",))
+
+    def reward_scores(self, conversations: Sequence[Messages]) -> tuple[list[float], int]:
+        """The reward model's score of each conversation, and how many were cut to fit. May be given none."""
+        assert self._reward_model is not None, "the config asks for no reward model"
+        wanted = self._reward_model.num_batches(len(conversations))
+        num_batches = int(largest(float(wanted), self._info.device))
+        result = self._reward_model.score(conversations, num_batches)
+        reshard(self._roles["reward_model"].model)
+        return result
+
+    def recompute_log_probs(self, shard: Shard) -> dict[str, float]:
+        """For the audit: SHARD's log-probabilities again, each row alone, against its `old_log_probs`.
+
+        SHARD: a few rows (or none) whose `old_log_probs` this actor has given since its last update.
+        """
+        role = self._roles["actor"]
+        return recompute(role, self._policy(role), shard)
+
+    def _policy(self, role: Role) -> Policy:
+        return roles.make_policy(role, self._config)
+
+    # Learning
+
+    def sft_step(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
+        """One step of the supervised warm-up on this rank's (input_ids, labels) ROWS."""
+        role = self._roles["actor"]
+        if self._sft is None:
+            stepper = sft.sft_stepper(role, self._config)
+            self._sft = (Role("actor", role.model, role.fsdp, role.device, stepper), stepper)
+        size = MicroSize.of(self._config.actor_rollout_ref.actor)
+        return sft.sft_step(self._sft[0], self._policy(role), rows, size, self._info.world_size)
+
+    def update_actor(self, minis: Sequence[MiniBatch]) -> dict[str, float]:
+        """Train the actor on MINIS (from `split.actor_minis`): metrics, equal on all ranks."""
+        self._sft = None
+        role, section = self._roles["actor"], self._config.actor_rollout_ref.actor
+        return actor.update_actor(role, self._policy(role), section, minis, self._info.world_size)
+
+    def update_critic(self, minis: Sequence[MiniBatch]) -> dict[str, float]:
+        """Train the critic on MINIS (from `split.critic_minis`): metrics, equal on all ranks."""
+        return critic.update_critic(self._roles["critic"], self._config.critic, minis, self._info.world_size)
+
+    def snapshot_reference(self) -> None:
+        """Make the reference what the actor is now, shard by shard. Nothing where there is no reference."""
+        if "ref" not in self._roles:
+            return
+        source, target = self._roles["actor"].model, self._roles["ref"].model
+        pairs = zip(weights.named_weights(source), weights.named_weights(target), strict=True)
+        with torch.no_grad():
+            for (_, wanted), (_, stale) in pairs:
+                weights.local(stale).copy_(weights.local(wanted))
+        self._reference_changed = True
+
+    # Weights
+
+    def parameter_hash(self) -> str:
+        """SHA-256 over the actor's shards on this rank. Not collective."""
+        return weights.parameter_hash(self._roles["actor"].model)
+
+    def weight_manifest(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
+        """Name, shape and dtype of what `full_weights` yields, in its order. Not collective."""
+        return weights.manifest(self._roles["actor"].model, self._rollout_dtype())
+
+    def full_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The actor's weights under their Hugging Face names, whole, one at a time, in the rollout's dtype.
+
+        All ranks must iterate to the end.
+        """
+        return weights.full_weights(self._roles["actor"].model, self._rollout_dtype(), self._info.device)
+
+    def _rollout_dtype(self) -> torch.dtype:
+        return to_dtype(self._config.actor_rollout_ref.rollout.dtype)
+
+    # Memory and disk
+
+    def offload(self, role: RoleName) -> None:
+        """Move what the config allows of ROLE to the host. Not collective."""
+        self._roles[role].offload()
+
+    def onload(self, role: RoleName) -> None:
+        """Bring ROLE back to its device. Not collective."""
+        self._roles[role].onload()
+
+    def save(self, directory: str | Path) -> None:
+        """Write a training checkpoint to DIRECTORY.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        state.save(Path(directory), self._saved_roles(self._reference_changed))
+
+    def load(self, directory: str | Path) -> None:
+        """Go on from the checkpoint in DIRECTORY.
+
+        Raises:
+            UserError: it is not whole, or of another model.
+        """
+        found = state.saved_roles(Path(directory))
+        self._reference_changed = "ref" in self._roles and "ref" in found
+        state.load(Path(directory), self._saved_roles(self._reference_changed), self._config.trainer.seed)
+
+    def _saved_roles(self, with_reference: bool) -> list[Role]:
+        names: list[RoleName] = ["actor", "critic", *(["ref"] if with_reference else [])]
+        return [self._roles[name] for name in names if name in self._roles]
+
+    def export(self, directory: str | Path) -> None:
+        """Write the actor to DIRECTORY in Hugging Face layout.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        export(Path(directory), self._roles["actor"], self._config.actor_rollout_ref.model)
+
+    def shutdown(self) -> None:
+        """Leave the process group. Twice is no harm."""
+        self._roles.clear()
+        disconnect()

@@ -1,0 +1,105 @@
+"""Rollout and training on the same devices: the order in which weights, caches and training state change places.
+
+    training state away -> wake weights -> sync, if the actor has moved on -> actor away -> wake KV cache
+    -> generate … -> sleep -> training state back
+
+It is a context manager, so that the order cannot be got wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from transformers import PreTrainedTokenizerBase
+
+from trainer.assemble import assemble
+from trainer.batch import Batch, Sample
+from trainer.clock import Clock
+from trainer.config.schema import RunConfig
+from trainer.engines import Engines
+from trainer.rollout.protocol import Request, Sampling
+from trainer.rollout.sampling import request_seed
+from trainer.trainers import Trainers
+
+
+class Hybrid:
+    """The training ranks and the engines of one run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        trainers: Trainers,
+        engines: Engines,
+        tokenizer: PreTrainedTokenizerBase,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._trainers = trainers
+        self._engines = engines
+        self._tokenizer = tokenizer
+        self._clock = clock
+
+    @contextmanager
+    def rollout_phase(self) -> Iterator[Hybrid]:
+        """Engines awake with the actor's weights, training state out of the way; both undone at the end."""
+        with self._clock.stage("update_weights"):
+            self._trainers.make_room()
+            self._engines.wake("weights")
+            self._engines.take_weights()
+            self._trainers.park_actor()
+            self._engines.wake("kv_cache")
+        yield self
+        with self._clock.stage("reshard"):
+            self._engines.sleep()
+            self._trainers.take_room()
+
+    def generate(self, samples: Sequence[Sample], sampling: Sampling, step: int) -> Batch:
+        """One answer to each of SAMPLES; STEP goes into the seed of each request.
+
+        Raises:
+            RunFailure: an engine failed, or did not answer in time.
+        """
+        seed = self._config.trainer.seed
+        requests = [Request(tuple(s.prompt_ids), request_seed(seed, step, s.uid, s.sample)) for s in samples]
+        with self._clock.stage("gen"):
+            completions = self._engines.generate(requests, sampling)
+            return assemble(samples, completions, self._tokenizer, self._engines.policy_version)
+
+
+def train_sampling(config: RunConfig) -> Sampling:
+    """How experience is sampled: `actor_rollout_ref.rollout`."""
+    rollout = config.actor_rollout_ref.rollout
+    return Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_tokens=rollout.min_tokens,
+        max_tokens=config.data.max_response_length,
+        stop=rollout.stop,
+        ignore_eos=rollout.ignore_eos,
+    )
+
+
+def val_sampling(config: RunConfig) -> Sampling:
+    """How validation samples: `rollout.val_kwargs`; greedy unless `do_sample`."""
+    settings = config.actor_rollout_ref.rollout.val_kwargs
+    return _other(config, settings.temperature if settings.do_sample else 0.0, settings.top_p, settings.top_k)
+
+
+def greedy_sampling(config: RunConfig) -> Sampling:
+    """The likeliest tokens: ReMax's baseline."""
+    return _other(config, 0.0, 1.0, -1)
+
+
+def _other(config: RunConfig, temperature: float, top_p: float, top_k: int) -> Sampling:
+    rollout = config.actor_rollout_ref.rollout
+    return Sampling(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_tokens=rollout.min_tokens,
+        max_tokens=config.data.max_response_length,
+        stop=rollout.stop,
+        ignore_eos=False,
+    )

@@ -1,0 +1,97 @@
+"""What `rltrain run` asks the doctor before it takes any device."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlcheck import doctor
+from rlcheck.config import load_settings
+from rlcheck.facts.document import Facts, encode
+from rlcheck.probes.context import ProbeContext
+from rlcheck.probes.gather import gather
+from rlcheck.report.model import Report
+from rlcheck.report.render import render
+from trainer.errors import RunFailure, UserError
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What the doctor found, for `run.json`."""
+
+    skipped: bool
+    ignored: tuple[str, ...]
+    report: Report | None = None
+    facts: Facts | None = None
+    """What the checks judged."""
+
+    def facts_json(self) -> bytes:
+        """For `facts.json`; no node if the preflight was skipped."""
+        return encode((self.facts,) if self.facts else ())
+
+    def line(self) -> str:
+        """For the console."""
+        if self.report is None:
+            return "skipped (--skip-checks)"
+        summary = self.report.summary
+        waived = f", waived: {', '.join(self.ignored)}" if self.ignored else ""
+        return f"{summary.passed} checks of this machine passed, {summary.warn} warnings{waived}"
+
+    def record(self) -> dict[str, Any]:
+        """Findings other than passes and skips, and what was waived."""
+        found = self.report.checks if self.report else ()
+        return {
+            "skipped": self.skipped,
+            "ignored": list(self.ignored),
+            "findings": [
+                {"id": f.id, "status": f.status, "message": f.message, "waived": f.waived is not None}
+                for f in found
+                if f.status not in ("pass", "skip")
+            ],
+        }
+
+
+def examine(ignore: Sequence[str], timeout_s: float) -> Preflight:
+    """Examine this machine with rlcheck; show what fails.
+
+    Args:
+        ignore: check IDs that must not stop the run.
+        timeout_s: for all probes together.
+
+    Raises:
+        UserError: an ID in IGNORE does not exist.
+        RunFailure: a check fails.
+    """
+    started = time.perf_counter()
+    clinic = doctor.summon()
+    try:
+        checks = clinic.select(())
+        facts = gather(ProbeContext(python=(), deep=False), clinic.probes_for(checks), timeout_s, _silent)
+        report = doctor.examine(
+            clinic,
+            (facts,),
+            checks,
+            load_settings(Path.cwd()),
+            command="env",
+            ignore=tuple(ignore),
+            started=started,
+        )
+    except doctor.SelectionError as error:
+        raise UserError(f"--ignore: {error}") from None
+    failed = [finding for finding in report.checks if finding.status in ("fail", "error") and finding.waived is None]
+    if failed:
+        render(report, "text", sys.stdout)
+        names = ", ".join(sorted({finding.id for finding in failed}))
+        raise RunFailure(
+            f"the preflight checks found what would stop this run ({names}, above): mend it, "
+            f"or waive it with {' '.join('--ignore ' + name for name in sorted({f.id for f in failed}))}"
+        )
+    return Preflight(skipped=False, ignored=tuple(ignore), report=report, facts=facts)
+
+
+def _silent(sections: tuple[str, ...]) -> None:
+    """Probes take well under a second; nothing to say while they run."""

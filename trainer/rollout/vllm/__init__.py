@@ -1,0 +1,1 @@
+"""vLLM behind the engine protocol: one contract, one adapter per range of versions (`versions.py`)."""

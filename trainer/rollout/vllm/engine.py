@@ -1,0 +1,165 @@
+"""The `vllm` engine: `vllm.LLM` in this process, generation and weight sync through its public calls."""
+
+# vLLM has no stubs.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trainer.config.schema import RunConfig
+from trainer.errors import RunFailure, UserError
+from trainer.rollout.hf import check_length
+from trainer.rollout.protocol import Completion, OnProgress, Request, Sampling, WakeTag
+from trainer.rollout.vllm import options, versions
+from trainer.rollout.vllm.progress import Progress
+from trainer.sync.broadcast import Address
+from trainer.sync.checksum import Piece, combine
+from trainer.sync.transport import Descriptor
+
+# In this process, not in a child of it: one process less to start and to lose, and weights come in directly.
+_ENVIRON = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+
+
+class VllmEngine:
+    """See `RolloutEngine`.
+
+    Seeds: each request has its own random stream, so that its tokens depend neither on the order of requests nor on
+    which others run beside it, as long as its logits are the same to the bit. Matrix kernels may round differently for
+    other batch sizes, so another batch may, rarely, tip a token; the same calls in the same order repeat exactly.
+    """
+
+    def __init__(self, config: RunConfig, model_dir: str) -> None:
+        self._config = config
+        self._model_dir = model_dir
+        self._rollout = config.actor_rollout_ref.rollout
+        self._package, self._version = versions.installed()
+        self._adapter = versions.choose(config.trainer.device, self._package, self._version)
+        self._llm: Any = None
+
+    def start(self) -> dict[str, Any]:
+        """See `RolloutEngine.start`."""
+        begun = time.perf_counter()
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        os.environ.update(_ENVIRON | self._adapter.environ())
+        from vllm import LLM
+        from vllm.engine.arg_utils import EngineArgs
+
+        imported = time.perf_counter()
+        own = options.base(self._config, self._model_dir) | self._adapter.arguments(self._config, self._model_dir)
+        known = EngineArgs.__dataclass_fields__
+        arguments = options.with_user(own, self._rollout.engine_kwargs.get("vllm", {}), known)
+        self._adapter.prepare(self._config, self._model_dir)
+        self._llm = LLM(**arguments)
+        return {
+            "engine": "vllm",
+            "engine_version": str(self._version),
+            "import_s": imported - begun,
+            "start_s": time.perf_counter() - begun,
+            "num_processes": self._rollout.tensor_model_parallel_size,
+            "arguments": {name: value for name, value in arguments.items() if name != "model"},
+        }
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, on_progress: OnProgress | None = None
+    ) -> list[Completion]:
+        """See `RolloutEngine.generate`."""
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
+
+        assert self._rollout.max_model_len is not None
+        for request in requests:
+            check_length(len(request.prompt_ids), self._rollout.max_model_len)
+        try:
+            make_params = _params_maker(SamplingParams, sampling)
+        except (ValueError, VLLMValidationError) as error:
+            raise UserError(f"actor_rollout_ref.rollout: vLLM does not sample like this: {error}") from error
+        outputs: list[Any] = self._llm.generate(
+            [{"prompt_token_ids": list(request.prompt_ids)} for request in requests],
+            [make_params(request.seed) for request in requests],
+            use_tqdm=False if on_progress is None else Progress.factory(on_progress),
+        )
+        if len(outputs) != len(requests):
+            raise RunFailure(f"vllm answered {len(outputs)} of {len(requests)} requests")
+        return [_completion(output) for output in outputs]
+
+    def connect_sync(self, address: Address, first_rank: int) -> None:
+        """See `RolloutEngine.connect_sync`."""
+        self._llm.collective_rpc("rltrain_connect", args=(address, first_rank))
+
+    def load_bucket(self, descriptor: Descriptor) -> None:
+        """See `RolloutEngine.load_bucket`."""
+        self._llm.collective_rpc("rltrain_load", args=(descriptor, self._adapter.packs_weights))
+
+    def checksums(self, names: Sequence[str]) -> dict[str, str]:
+        """Read back from the layers of every worker, and put together; see `readback.py`."""
+        held: dict[str, list[Piece]] = defaultdict(list)
+        for worker in self._llm.collective_rpc("rltrain_pieces", args=(list(names),)):
+            for name, parts in worker.items():
+                held[name] += parts
+        return {name: combine(held[name]) for name in names}
+
+    def wake(self, tag: WakeTag) -> None:
+        """See `RolloutEngine.wake`."""
+        self._adapter.wake(self._llm, tag)
+
+    def sleep(self) -> bool:
+        """See `RolloutEngine.sleep`."""
+        return self._adapter.sleep(self._llm)
+
+    def reset_prefix_cache(self) -> None:
+        """See `RolloutEngine.reset_prefix_cache`.
+
+        Raises:
+            RunFailure: requests are still running.
+        """
+        if not self._llm.reset_prefix_cache():
+            raise RunFailure("vllm did not reset its prefix cache: requests are still running")
+
+    def stop(self) -> None:
+        """Shut the engine core down, with its workers."""
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()
+            self._llm = None
+
+
+def _params_maker(cls: Callable[..., Any], sampling: Sampling) -> Callable[[int], Any]:
+    """Makes vLLM's parameters of one request from its seed.
+
+    Raises:
+        ValueError or VLLMValidationError (by version): vLLM refuses SAMPLING.
+    """
+    shared = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_tokens": min(sampling.min_tokens, sampling.max_tokens),
+        "max_tokens": sampling.max_tokens,
+        "stop": list(sampling.stop),
+        "ignore_eos": sampling.ignore_eos,
+        # The sampled token's, and no other.
+        "logprobs": 0,
+        # Text is needed to find stop strings, and for nothing else.
+        "detokenize": bool(sampling.stop),
+    }
+    cls(seed=0, **shared)
+    return lambda seed: cls(seed=seed, **shared)
+
+
+def _completion(output: Any) -> Completion:
+    answer = output.outputs[0]
+    token_ids = tuple(int(token) for token in answer.token_ids)
+    if not token_ids or answer.finish_reason not in ("stop", "length", "abort"):
+        raise RunFailure(
+            f"vllm returned {len(token_ids)} tokens for a prompt of {len(output.prompt_token_ids)} "
+            f"(finish reason: {answer.finish_reason}, stop reason: {answer.stop_reason})"
+        )
+    log_probs = tuple(
+        float(position[token].logprob) for position, token in zip(answer.logprobs, token_ids, strict=True)
+    )
+    return Completion(token_ids, log_probs, answer.finish_reason)

@@ -1,0 +1,45 @@
+"""From names of a Hugging Face checkpoint to names inside a vLLM model, by the model's own tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class EngineName:
+    """A parameter of a vLLM model, or one of the components that are fused into it (q, k, v in qkv_proj)."""
+
+    module: str
+    attribute: str
+    component: int = 0
+    num_components: int = 1
+
+    @property
+    def path(self) -> str:
+        """As in `named_parameters`."""
+        return f"{self.module}.{self.attribute}"
+
+
+def engine_name(model: nn.Module, name: str) -> EngineName:
+    """Where MODEL keeps what a checkpoint calls NAME.
+
+    `packed_modules_mapping` tells which layers are fused, `hf_to_vllm_mapper` how the rest is renamed. Either may be
+    absent from a model's class.
+    """
+    model_class: Any = type(model)
+    mapper: Any = getattr(model_class, "hf_to_vllm_mapper", None)
+    fused: dict[str, list[str]] = getattr(model_class, "packed_modules_mapping", {})
+    parts = name.split(".")
+    component, num_components = 0, 1
+    for fused_name, components in fused.items():
+        if len(parts) > 1 and len(components) > 1 and parts[-2] in components:
+            component, num_components = components.index(parts[-2]), len(components)
+            parts[-2] = fused_name
+            break
+    path = ".".join(parts)
+    mapped = path if mapper is None else mapper._map_name(path)
+    module, _, attribute = str(mapped).rpartition(".")
+    return EngineName(module, attribute, component, num_components)

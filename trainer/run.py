@@ -1,0 +1,176 @@
+"""`rltrain run`: from a config to a trained model, in order; and what is said when it does not come to that."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from trainer import run_record
+from trainer.config import Loaded, RunConfig, check, load_with_notes, notes, resolve
+from trainer.config.resolve import chosen
+from trainer.diagnosis import diagnose, failure_words
+from trainer.errors import RunFailure, UserError
+from trainer.machine import this_machine
+from trainer.run_dir import RunDir, on_disk, read_steps
+
+PREFLIGHT_TIMEOUT_S = 20.0
+VALIDATION = "val/reward/mean"
+DONE, FAILED, MISUSE, INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of one call, as in `rltrain run --help`."""
+
+    source: str
+    overrides: tuple[str, ...] = ()
+    dry_run: bool = False
+    ignore: tuple[str, ...] = ()
+    skip_checks: bool = False
+
+
+def run_training(options: RunOptions) -> int:
+    """Run the command; returns its exit code.
+
+    Raises:
+        UserError: CONFIG or the run directory cannot be used (exit code 2).
+    """
+    # SIGTERM is to do what Ctrl-C does, from the first moment to the last.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        loaded = load_with_notes(options.source, options.overrides)
+        config = resolve(loaded.config, this_machine())
+        check(config)
+        _show_notes(console, loaded, config)
+        if options.dry_run:
+            _show_plan(console, loaded, config)
+            return DONE
+        return _execute(options, config, console)
+    except KeyboardInterrupt:
+        return _failed("stopped by a signal; nothing had been started", INTERRUPTED)
+
+
+def _show_notes(console: Console, loaded: Loaded, config: RunConfig) -> None:
+    for note in (*loaded.notes, *notes(config)):
+        console.print(f"note: {note}", markup=False, style="dim")
+    if number := len(chosen(loaded.config, config)):
+        console.print(f"{number} settings left open are chosen: --dry-run lists them, run.json holds them", style="dim")
+
+
+def _show_plan(console: Console, loaded: Loaded, config: RunConfig) -> None:
+    from trainer.cluster.placement import nodes_as_asked, plan
+    from trainer.dry_run import report, shape_of, table
+
+    rows = plan(config, nodes_as_asked(config, this_machine().num_cpus)).rows()
+    placement = table(("role", "node", "device", "process"), rows)
+    choices = ["== Chosen, where the config left it open ==", *chosen(loaded.config, config), ""]
+    for line in (*choices, *report(config, placement, shape_of(config))):
+        console.print(line, markup=False)
+
+
+def _execute(options: RunOptions, config: RunConfig, console: Console) -> int:
+    from trainer.cluster.ray_start import refuse_torchrun
+    from trainer.preflight import Preflight, examine
+
+    refuse_torchrun()
+    begin = time.monotonic()
+    directory = RunDir(Path(config.trainer.default_local_dir))
+    try:
+        preflight = Preflight(True, ()) if options.skip_checks else examine(options.ignore, PREFLIGHT_TIMEOUT_S)
+    except RunFailure as error:
+        return _failed(str(error))
+    console.print(f"preflight: {preflight.line()}", markup=False)
+    with directory.claimed(afresh=config.trainer.resume_mode == "disable") as moved:
+        if moved is not None:
+            console.print(f"an earlier run lay in {directory.path}; it is kept as {moved}", markup=False)
+        console.print(f"run directory: {directory.path}", markup=False)
+        record = run_record.describe(config, command=sys.argv, preflight=preflight.record())
+        with on_disk(f"{directory.record} cannot be written"):
+            run_record.write_record(directory, record)
+            directory.facts.write_bytes(preflight.facts_json())
+        return _outcome(options, directory, console, lambda: _train(config, directory, console, begin))
+
+
+def _train(config: RunConfig, directory: RunDir, console: Console, begin: float) -> dict[str, Any]:
+    from trainer.session import train_session
+
+    return train_session(config, directory, console, begin)
+
+
+def _outcome(options: RunOptions, directory: RunDir, console: Console, train: Callable[[], dict[str, Any]]) -> int:
+    """Run TRAIN, note in `run.json` how it ended, and say it in a few lines."""
+    from trainer.cluster.teardown import Interrupted
+
+    begin = time.time()
+    try:
+        facts = train()
+    except (Interrupted, KeyboardInterrupt) as stop:
+        _note(directory, "interrupted")
+        words = f"{stop or 'stopped by a signal'}. {_after(options, directory)}"
+        console.print(f"rltrain: {words}", markup=False)
+        return INTERRUPTED
+    except UserError as error:
+        _note(directory, "failed", error=str(error))
+        return _failed(f"{error}\n{_after(options, directory)}")
+    # The border of the program: a fault of ours, too, ends in words, with its traceback in a log.
+    except Exception as error:
+        lines = [failure_words(error, directory.logs), *diagnose(directory.logs, begin, str(error))]
+        _note(directory, "failed", error=lines[0])
+        return _failed("\n".join([*lines, _after(options, directory)]))
+    _note(directory, "finished", **facts)
+    for line in ending(directory, facts):
+        console.print(line, markup=False)
+    return DONE
+
+
+def _note(directory: RunDir, outcome: str, **facts: Any) -> None:
+    """Add the outcome to `run.json`, unless the disk is full: that is not what the user must know then."""
+    with suppress(OSError):
+        run_record.finish(directory, outcome, **facts)
+
+
+def _after(options: RunOptions, directory: RunDir) -> str:
+    """What is saved, how to go on, and where the logs are."""
+    from trainer.checkpoints import finished
+
+    saved = finished(directory.checkpoints)
+    if not saved:
+        return f"Nothing was saved yet. Logs of every process: {directory.logs}"
+    return f"Saved up to step {saved[-1].step}: go on with {resume_command(options)}. Logs: {directory.logs}"
+
+
+def resume_command(options: RunOptions) -> str:
+    """The command that goes on from the last checkpoint."""
+    replaced = ("trainer.resume_mode=", "trainer.resume_from_path=")
+    kept = [override for override in options.overrides if not override.lstrip("+").startswith(replaced)]
+    return shlex.join(["rltrain", "run", options.source, *kept, "trainer.resume_mode=auto"])
+
+
+def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:
+    """The last words of a run that went well: what it reached, and what to do with it."""
+    from trainer.checkpoints import finished
+
+    steps = read_steps(directory.metrics)
+    values = [(step["step"], step[VALIDATION]) for step in steps if step.get(VALIDATION) is not None]
+    lines = [f"finished {facts['steps']} steps in {facts['wall_s']:.0f} s"]
+    if values:
+        best = max(values, key=lambda pair: pair[1])
+        lines[0] += f": {VALIDATION} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best[1]:.3f} (step {best[0]})"
+    if saved := finished(directory.checkpoints):
+        lines.append(f"saved: {saved[-1].path}; score it with rltrain eval, or take it along with rltrain export")
+    return lines
+
+
+def _failed(message: str, code: int = FAILED) -> int:
+    print(f"rltrain: {message}", file=sys.stderr)  # noqa: T201
+    return code

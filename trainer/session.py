@@ -1,0 +1,187 @@
+"""One run from the start of the cluster to its end: who is built, in which order, and what is saved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from rich.console import Console
+
+from trainer.callbacks import Callback, Callbacks, RunInfo, StepRecord
+from trainer.callbacks.audit import Audit
+from trainer.callbacks.checkpoint import SaveCheckpoints
+from trainer.callbacks.console import LiveConsole, PlainConsole
+from trainer.callbacks.metrics_file import MetricsFile
+from trainer.callbacks.samples import Samples
+from trainer.callbacks.tensorboard import TensorBoard
+from trainer.callbacks.wandb import Wandb
+from trainer.checkpoints import CheckpointStore
+from trainer.clock import Clock
+from trainer.cluster.runtime import Runtime, connect
+from trainer.cluster.teardown import Interrupted, StopSignals
+from trainer.cluster.watchdog import StallWatchdog
+from trainer.collect import Collector
+from trainer.config.schema import RunConfig
+from trainer.crew import Crew, start_crew
+from trainer.data.schema import Row
+from trainer.evaluate import Evaluator, Validation
+from trainer.loop import Loop
+from trainer.position import Position
+from trainer.prepare import Prepared, prepare
+from trainer.progress import Stages
+from trainer.rewards.pool import RewardPool
+from trainer.roles import RewardModelRole, Roles, make_roles
+from trainer.run_dir import RunDir
+from trainer.scoring import Scorer
+from trainer.warmup import warm_up
+
+
+def train_session(config: RunConfig, directory: RunDir, console: Console, begin: float) -> dict[str, Any]:
+    """Train as CONFIG says; returns facts for the run's record.
+
+    What the user can mend (data, rewards, checkpoint) is found before the cluster is started.
+
+    Raises:
+        UserError: something that the user can mend.
+        RunFailure: the run broke.
+        Interrupted: a signal ended it; what was learnt is saved.
+    """
+    stages, clock = Stages(console), Clock()
+    prepared = prepare(config, directory, stages.say)
+    position = Position(prepared, directory, clock)
+    if position.checkpoint is not None:
+        stages.say(f"going on from {position.checkpoint.path} (step {position.step} of {position.total_steps})")
+    with ExitStack() as stack:
+        pool = stack.enter_context(RewardPool(prepared.config))
+        pool.check()
+        with stages.stage("starting Ray"):
+            runtime = stack.enter_context(connect(prepared.config, directory.logs, stages.say))
+        stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
+        watchdog = stack.enter_context(StallWatchdog(runtime, prepared.config.trainer.stall_timeout_s))
+        clock.listen(watchdog.beat)
+        session = Session(prepared, position, directory, pool, runtime, stages, clock)
+        return session.run(console, begin)
+
+
+class Session:
+    """A run whose cluster is up."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        position: Position,
+        directory: RunDir,
+        pool: RewardPool,
+        runtime: Runtime,
+        stages: Stages,
+        clock: Clock,
+    ) -> None:
+        self.config, self.prepared, self.position, self.directory = prepared.config, prepared, position, directory
+        self.pool, self.runtime, self.stages, self.clock = pool, runtime, stages, clock
+
+    def run(self, console: Console, begin: float) -> dict[str, Any]:
+        """Start the workers, train, and end the workers in order."""
+        position, trainer = self.position, self.config.trainer
+        crew = start_crew(self.prepared, self.runtime, self.clock, self.stages, position.total_steps)
+        warm = self._resume_or_warm_up(crew)
+        store = CheckpointStore(self.directory.checkpoints, trainer.max_actor_ckpt_to_keep)
+        saver = SaveCheckpoints(store, crew.trainers.save, position.state, self.clock)
+        saver.best = position.best
+        roles = make_roles(crew.trainers, self.config, self.clock)
+        scorer = self._scorer(crew)
+        callbacks = Callbacks(self._callbacks(crew, roles, scorer, saver, console))
+        self._listened(callbacks, saver, lambda: self._train(crew, roles, scorer, callbacks, warm))
+        crew.close()
+        return {"steps": position.step, "best": saver.best, "wall_s": round(time.monotonic() - begin, 1)}
+
+    def _resume_or_warm_up(self, crew: Crew) -> dict[str, float]:
+        checkpoint = self.position.checkpoint
+        if checkpoint is not None:
+            crew.trainers.load(checkpoint.path)
+            crew.trainers.version = checkpoint.step
+            return {}
+        if not self.config.sft_warmup.steps:
+            return {}
+        metrics = warm_up(self.config, crew.trainers, self.prepared.demonstrations, self.clock, self.stages.say)
+        crew.trainers.snapshot_reference()
+        return metrics
+
+    def _listened(self, callbacks: Callbacks, saver: SaveCheckpoints, train: Callable[[], None]) -> None:
+        """Run TRAIN between the first and the last word to CALLBACKS."""
+        outcome = "failed"
+        try:
+            callbacks.on_run_start(RunInfo(self.config, self.directory, self.position.total_steps, self.position.step))
+            train()
+            outcome = "finished"
+        except Interrupted:
+            outcome = "interrupted"
+            self._save_after_interrupt(saver)
+            raise
+        finally:
+            try:
+                callbacks.on_run_end(outcome)
+            except OSError as error:  # a full disk; what came before it is what the user must know
+                self.stages.say(f"the run's files could not be closed: {error}")
+
+    def _train(self, crew: Crew, roles: Roles, scorer: Scorer, callbacks: Callbacks, warm: dict[str, float]) -> None:
+        position, waits = self.position, self.runtime.waits
+        collector = Collector(self.config, crew.hybrid, scorer, lambda: next(position.loader))
+        loop = Loop(roles, collector, position.estimator, callbacks, self.clock, self.config, waits.shielded)
+        if position.step == 0:
+            callbacks.on_step_end(StepRecord(0, warm))
+        loop.train(self._prompts())
+
+    def _prompts(self) -> Iterator[tuple[int, list[Row]]]:
+        for step, rows in self.position.prompts():
+            self.runtime.waits.check()
+            yield step, rows
+
+    def _callbacks(
+        self, crew: Crew, roles: Roles, scorer: Scorer, saver: SaveCheckpoints, console: Console
+    ) -> list[Callback]:
+        config, members = self.config, list[Callback]()
+        members.append(_StepNote(self.position))
+        if self.prepared.val is not None:
+            members.append(Validation(Evaluator(config, crew.hybrid, scorer, self.prepared.val, self.clock)))
+        if config.trainer.audit:
+            members.append(Audit(crew.trainers, roles.actor, scorer))
+        members += [MetricsFile(), Samples()]
+        if "tensorboard" in config.trainer.logger:
+            members.append(TensorBoard())
+        if "wandb" in config.trainer.logger:
+            members.append(Wandb())
+        members.append(saver)
+        if "console" in config.trainer.logger:
+            live = LiveConsole(console) if console.is_terminal else PlainConsole(console)
+            if isinstance(live, LiveConsole):
+                self.clock.listen(live.stage)
+            members.append(live)
+        return members
+
+    def _scorer(self, crew: Crew) -> Scorer:
+        config = self.config
+        role = RewardModelRole(crew.trainers, config, self.clock) if config.reward_model.enable else None
+        return Scorer(config, self.pool, role.scores if role else None, self.clock)
+
+    def _save_after_interrupt(self, saver: SaveCheckpoints) -> None:
+        """Save the last finished step, unless it is saved already; no second signal is waited for in between."""
+        step = self.position.step
+        if step in (0, saver.saved_step) or (self.position.checkpoint and self.position.checkpoint.step == step):
+            return
+        self.stages.say(f"saving step {step}")
+        with self.runtime.waits.shielded():
+            saver.save(step)
+
+
+class _StepNote(Callback):
+    """Notes which step is finished, before anything is saved."""
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+
+    def on_step_end(self, record: StepRecord) -> None:
+        """Note the position that goes into the step's checkpoint."""
+        if not record.before_training:
+            self._position.finished(record.step)

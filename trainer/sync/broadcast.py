@@ -1,0 +1,160 @@
+"""Broadcast from training rank 0 to engines on other devices: NCCL between GPUs, gloo between hosts without.
+
+The group stands beside the processes' default groups: engines and training ranks each have one already. Its members
+are rank 0 of training (0) and every engine process (1 ...). A broadcast runs on a thread of the publisher, so that
+`publish_bucket` returns and the controller can tell the engines to receive; the buffer is filled anew only when it is
+done.
+"""
+
+# The bindings of torch's process groups are typed in part and exported from a private module.
+# pyright: reportUnknownMemberType=false, reportPrivateImportUsage=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import BroadcastOptions
+from torch.distributed import PrefixStore, TCPStore
+
+from trainer.errors import RunFailure
+from trainer.sync.transport import Descriptor
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the members of a broadcast group meet."""
+
+    host: str
+    port: int
+    world_size: int
+    timeout_s: float
+
+
+class BroadcastSender:
+    """Rank 0's side: member 0 of the group."""
+
+    def __init__(self, device: torch.device, host: str, world_size: int, timeout_s: float) -> None:
+        self._device = device
+        self._address = Address(host, 0, world_size, timeout_s)
+        self._store: TCPStore | None = None
+        self._group: Any = None
+        self._buffer: Tensor | None = None
+        self._thread: threading.Thread | None = None
+        self._error = ""
+
+    def meet(self) -> Address:
+        """Open a fresh meeting place and return at once; the group forms when the first bucket is sent."""
+        self.close()
+        timeout = timedelta(seconds=self._address.timeout_s)
+        size = self._address.world_size
+        self._store = TCPStore(self._address.host, 0, size, True, timeout, wait_for_workers=False)
+        self._group = None
+        return Address(self._address.host, self._store.port, size, self._address.timeout_s)
+
+    def staging(self, num_bytes: int) -> Tensor:
+        """The buffer, as bytes `[num_bytes]`, once the last broadcast is done.
+
+        Raises:
+            RunFailure: that broadcast failed or did not end in time.
+        """
+        self._wait()
+        if self._buffer is None or self._buffer.numel() < num_bytes:
+            self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        return self._buffer
+
+    def send(self, num_bytes: int) -> dict[str, object]:
+        """Begin to broadcast the first NUM_BYTES of the buffer."""
+        assert self._buffer is not None
+        _synchronize(self._device)
+        self._thread = threading.Thread(
+            target=self._broadcast, args=(self._buffer[:num_bytes],), name="weight-broadcast", daemon=True
+        )
+        self._thread.start()
+        return {}
+
+    def close(self) -> None:
+        """Wait for the last broadcast, and free the buffer. The group stays for the next sync."""
+        self._wait()
+        self._buffer = None
+
+    def _broadcast(self, data: Tensor) -> None:
+        try:
+            if self._group is None:
+                assert self._store is not None
+                self._group = _join(self._store, 0, self._address.world_size, self._device, self._address.timeout_s)
+            _broadcast(self._group, data)
+        # Whatever went wrong on this thread is raised on the caller's, by `_wait`.
+        except Exception as error:
+            self._error = f"{type(error).__name__}: {error}"
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join(self._address.timeout_s)
+            if self._thread.is_alive():
+                raise RunFailure(f"weight sync: engines took no weights for {self._address.timeout_s:g} s")
+            self._thread = None
+        if self._error:
+            error, self._error = self._error, ""
+            raise RunFailure(f"weight sync: broadcast to the engines failed: {error}")
+
+
+class BroadcastReceiver:
+    """One engine process's side: member RANK (from 1) of the group."""
+
+    def __init__(self, device: torch.device, address: Address, rank: int) -> None:
+        self._device = device
+        self._address = address
+        self._rank = rank
+        timeout = timedelta(seconds=address.timeout_s)
+        self._store = TCPStore(address.host, address.port, address.world_size, False, timeout, wait_for_workers=False)
+        self._group: Any = None
+        self._buffer: Tensor | None = None
+
+    def receive(self, descriptor: Descriptor) -> Tensor:
+        """The bytes of the bucket, in a buffer of this process."""
+        num_bytes = descriptor.bucket.num_bytes
+        if self._buffer is None or self._buffer.numel() < num_bytes:
+            self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        if self._group is None:
+            size = self._address.world_size
+            self._group = _join(self._store, self._rank, size, self._device, self._address.timeout_s)
+        _broadcast(self._group, self._buffer[:num_bytes])
+        return self._buffer
+
+    def close(self) -> None:
+        """Free the buffer. The group stays for the next sync."""
+        self._buffer = None
+
+
+def _join(store: TCPStore, rank: int, world_size: int, device: torch.device, timeout_s: float) -> Any:
+    timeout = timedelta(seconds=timeout_s)
+    prefixed = PrefixStore("weights/", store)
+    if device.type == "cpu":
+        from torch.distributed import ProcessGroupGloo
+
+        return ProcessGroupGloo(prefixed, rank, world_size, timeout)
+    # Absent from builds of torch without CUDA.
+    from torch.distributed import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(prefixed, rank, world_size, options)
+
+
+def _broadcast(group: Any, data: Tensor) -> None:
+    options = BroadcastOptions()
+    options.rootRank, options.rootTensor = 0, 0
+    with torch.cuda.device(data.device) if data.is_cuda else nullcontext():
+        group.broadcast([data], options).wait()
+        _synchronize(data.device)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

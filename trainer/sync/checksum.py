@@ -1,0 +1,112 @@
+"""Checksums of weights that two processes can compute apart, on different devices, from different shards.
+
+The bits of element i are multiplied by a pseudo-random odd number made from i, and the products are added modulo 2^64
+(a multilinear hash, Carter and Wegman 1979). Integer addition has no rounding and no order, so that CPU and GPU agree
+and the shards of a tensor add up to the checksum of the whole. A swapped pair of elements changes it, unlike a plain
+sum. Minus zero counts as zero: an engine that hands its weights back through a product cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_CHUNK_ELEMENTS = 1 << 22
+_BITS = {1: (torch.uint8, 0xFF), 2: (torch.int16, 0xFFFF), 4: (torch.int32, 0xFFFFFFFF), 8: (torch.int64, -1)}
+# Odd constants of splitmix64 (Steele, Lea, Flood 2014), as signed 64-bit numbers.
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX = 0xBF58476D1CE4E5B9 - (1 << 64)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of a tensor that one process holds: a block of rows, or of columns, and its share of the sum."""
+
+    dim: int
+    start: int
+    stop: int
+    total: int
+    """Size of the whole tensor along `dim`."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    dtype: torch.dtype
+    value: int
+
+
+def checksum(tensor: Tensor) -> str:
+    """Checksum of the whole TENSOR: dtype, shape, and 64 bits."""
+    return combine([piece(tensor)])
+
+
+def piece(part: Tensor, dim: int = 0, start: int = 0, total: int | None = None) -> Piece:
+    """The share of PART in the checksum of the tensor that it was cut from.
+
+    Args:
+        part: the shard, any device.
+        dim: the axis that was cut: 0, or 1 of a matrix.
+        start: where PART begins along `dim`.
+        total: size of the whole along `dim`; null: PART is the whole.
+    """
+    if part.ndim == 0:
+        part = part.reshape(1)
+    whole = part.shape[dim] if total is None else total
+    shape = (*part.shape[:dim], whole, *part.shape[dim + 1 :])
+    rows = part.detach().reshape(part.shape[0], torch.Size(part.shape[1:]).numel())
+    num_columns = shape[1] if dim == 1 else rows.shape[1]
+    first_row, first_column = (start, 0) if dim == 0 else (0, start)
+    value = 0
+    step = max(1, _CHUNK_ELEMENTS // max(1, rows.shape[1]))
+    for row in range(0, rows.shape[0], step):
+        value += _sum(rows[row : row + step], first_row + row, first_column, num_columns)
+    return Piece(dim, start, start + part.shape[dim], whole, shape, part.dtype, value & _MASK)
+
+
+def combine(pieces: Iterable[Piece]) -> str:
+    """The checksum of a tensor from PIECES that together hold all of it, some perhaps more than once.
+
+    Copies of a part must agree, and parts must cover the whole; otherwise the words say what is wrong, and equal no
+    checksum.
+    """
+    parts: dict[tuple[int, int], Piece] = {}
+    for one in pieces:
+        if parts.setdefault((one.start, one.stop), one) != one:
+            return f"copies of [{one.start}:{one.stop}] differ"
+    ordered = [parts[key] for key in sorted(parts)]
+    ends = [0, *(one.stop for one in ordered)]
+    if [one.start for one in ordered] != ends[:-1] or ends[-1] != ordered[0].total:
+        return f"parts {sorted(parts)} do not make up {ordered[0].total}"
+    first, value = ordered[0], sum(one.value for one in ordered) & _MASK
+    return f"{str(first.dtype).removeprefix('torch.')}{list(first.shape)}:{value:016x}"
+
+
+def verify(published: Mapping[str, str], held: Mapping[str, str]) -> str | None:
+    """What differs between the checksums of the weights PUBLISHED and those that an engine HELD; None: nothing.
+
+    Returns:
+        one line that names the first tensor that differs (in the order of publication) and counts the others.
+    """
+    wrong = [name for name, value in published.items() if held.get(name) != value]
+    if not wrong:
+        return None
+    name = wrong[0]
+    return (
+        f"{len(wrong)} of {len(published)} weights differ, the first is '{name}': "
+        f"published {published[name]}, the engine holds {held.get(name, 'nothing of that name')}"
+    )
+
+
+def _sum(rows: Tensor, first_row: int, first_column: int, num_columns: int) -> int:
+    """Sum of (bits x multiplier) over ROWS, which begin at (FIRST_ROW, FIRST_COLUMN) of a matrix NUM_COLUMNS wide."""
+    values = rows + 0.0 if rows.is_floating_point() else rows.to(torch.int64)
+    bits_dtype, mask = _BITS[values.dtype.itemsize]
+    bits = values.contiguous().view(bits_dtype).to(torch.int64) & mask
+    line = torch.arange(first_row, first_row + rows.shape[0], device=rows.device, dtype=torch.int64)
+    column = torch.arange(first_column, first_column + rows.shape[1], device=rows.device, dtype=torch.int64)
+    mixed = (line[:, None] * num_columns + column[None, :] + 1) * _GOLDEN
+    mixed = (mixed ^ (mixed >> 30)) * _MIX
+    mixed = mixed ^ (mixed >> 27) | 1
+    return int((bits * mixed).sum().item())

@@ -1,0 +1,90 @@
+"""The training ranks as one thing: set up, warm up, make room for the engine, save, load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.callbacks import Metrics
+from trainer.cluster.calls import Call
+from trainer.cluster.groups import WorkerGroup
+from trainer.config.schema import FsdpConfig, RunConfig
+
+Encoded = tuple[Sequence[int], Sequence[int]]
+"""Token ids and labels of one demonstration."""
+
+STALL_REPORT_S = 60.0
+"""What a call may take beyond `trainer.stall_timeout_s`, so that a stall is explained before it is given up."""
+
+
+class Trainers:
+    """All training ranks; every call goes to all of them at once."""
+
+    def __init__(self, group: WorkerGroup, config: RunConfig) -> None:
+        self.group = group
+        self._config = config
+        self._deadline_s = config.trainer.stall_timeout_s + STALL_REPORT_S
+        self.version = 0
+        """Of the actor's weights: the last step that changed them."""
+        self._parked = self._offloaded_roles(lambda fsdp: fsdp.param_offload or fsdp.optimizer_offload)
+
+    def begin_setup(self, total_steps: int) -> Call:
+        """Begin to load the models; wait with `calls.gather`."""
+        return self.group.begin("setup", [(total_steps,)] * len(self.group.slots))
+
+    def call(self, method: str, *args: Any, doing: str) -> list[Any]:
+        """Call METHOD on every rank with the same arguments."""
+        return self.group.all(method, *args, deadline_s=self._deadline_s, doing=doing)
+
+    def sft_step(self, rows: Sequence[Encoded]) -> Metrics:
+        """One step of the supervised warm-up, ROWS dealt to the ranks."""
+        count = len(self.group.slots)
+        shards = [list(rows[rank::count]) for rank in range(count)]
+        return self.group.each("sft_step", shards, deadline_s=self._deadline_s, doing="the supervised warm-up")[0]
+
+    def snapshot_reference(self) -> None:
+        """Make the reference what the actor is now."""
+        self.call("snapshot_reference", doing="taking the reference")
+
+    def make_room(self) -> None:
+        """Before rollout: roles whose config says so leave the device, but for the actor, whose weights are due."""
+        self._move("offload", [role for role in self._parked if role != "actor"])
+
+    def park_actor(self) -> None:
+        """Once the engine has the weights: the actor leaves the device, if its config says so."""
+        self._move("offload", [role for role in self._parked if role == "actor"])
+
+    def take_room(self) -> None:
+        """After rollout: everybody back."""
+        self._move("onload", self._parked)
+
+    def parameter_hashes(self) -> list[str]:
+        """Of the actor's shards, by rank."""
+        return self.call("parameter_hash", doing="hashing the parameters")
+
+    def save(self, directory: Path) -> None:
+        """Write the ranks' part of a checkpoint."""
+        self.call("save", str(directory), doing="saving the checkpoint")
+
+    def load(self, directory: Path) -> None:
+        """Read the ranks' part of a checkpoint."""
+        self.call("load", str(directory), doing="loading the checkpoint")
+
+    def shutdown(self) -> None:
+        """End the process groups in order."""
+        self.call("shutdown", doing="ending the process groups")
+
+    def _move(self, method: str, roles: Sequence[str]) -> None:
+        for role in roles:
+            self.call(method, role, doing=f"{method} of the {role}")
+
+    def _offloaded_roles(self, wanted: Callable[[FsdpConfig], bool]) -> tuple[str, ...]:
+        config = self._config
+        parts = config.actor_rollout_ref
+        sections: dict[str, FsdpConfig] = {"actor": parts.actor.fsdp_config}
+        if parts.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+            sections["ref"] = parts.ref.fsdp_config
+        if config.critic.enable:
+            sections["critic"] = config.critic.fsdp_config
+        return tuple(role for role, fsdp in sections.items() if wanted(fsdp))
