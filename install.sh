@@ -12,12 +12,15 @@ usage() {
   cat <<'TEXT'
 Usage: ./install.sh demo|test [options]
 
-  demo   install what fits this machine into .venv, then examine the machine: rlcheck env
+  demo   install what fits this machine into .venv, examine the machine (rlcheck env), and where the
+         stack can train, train a toy: rltrain run toy-ppo. Files of the run: runs/rltrain/toy-ppo below
+         the current directory; an earlier run there is kept as toy-ppo.1 and so on
   test   install the CPU stack and the test tools into .venv, then run the whole test suite
 
 Options:
-  --doctor-only     the doctor alone: no PyTorch, Ray or vLLM (Python 3.10 or newer, Linux or macOS)
-  --engine NAME     rollout engine to install: vllm (default) or none
+  --doctor-only     the doctor alone: no PyTorch, Ray or vLLM (Python 3.10 or newer, Linux or macOS);
+                    demo then trains nothing
+  --engine NAME     rollout engine to install: vllm (default) or none; with none, demo trains nothing
   --venv DIR        where the environment goes (default: .venv beside this script)
   --python PATH     the Python to build it with (default: the first on PATH that fits)
   --offline DIR     take every package from this directory of wheels, none from a registry
@@ -28,7 +31,8 @@ Stacks (exact versions: rlcheck/data/stacks/*.txt):
   cpu         any other Linux x86-64
   doctor      everything else, and --doctor-only
 
-A second run with nothing changed takes a few seconds. All files go below the environment's directory.
+A second run with nothing changed installs nothing. All files of the installation go below the
+environment's directory.
 To fill a directory for --offline, on a machine with the same Python and a network:
   python3 -m pip download --no-deps -d DIR -r rlcheck/data/stacks/cpu.txt -r rlcheck/data/stacks/build.txt
 For test, also: -r rlcheck/data/stacks/dev.txt. Where PyTorch's CPU build is in no package source of yours, also:
@@ -430,16 +434,32 @@ install_project() { # a copy for users, the tree itself for its developers
 # --------------------------------------------------------------------------------------------------- what to run
 
 run_demo() {
-  examine_machine
-  say "Installed. Next: source $VENV/bin/activate, then rlcheck --help"
+  local healthy=yes
+  examine_machine || healthy=''
+  say "Installed. Next: source $VENV/bin/activate, then rlcheck --help$(can_train && echo ' and rltrain --help')"
+  if ! can_train; then
+    return
+  elif [ -z "$healthy" ]; then
+    say 'The toy run is left out: its preflight would stop at the failed checks above. Mend them and run this again,' \
+      'or live with one of them: rltrain run toy-ppo --ignore ID'
+    return
+  fi
+  say "Training a toy: rltrain run toy-ppo (its files: $PWD/runs/rltrain/toy-ppo)"
+  # In place of this shell: Ctrl-C, SIGTERM and the exit code are the trainer's own.
+  PATH="$VENV/bin:$PATH" exec "$VENV/bin/rltrain" run toy-ppo
 }
 
-examine_machine() {
+can_train() { [ "$STACK" != doctor ] && [ "$ENGINE" != none ]; }
+
+examine_machine() { # fails where a check failed
   local status=0
   "$VENV/bin/rlcheck" env || status=$?
   case $status in
     0) ;;
-    1) say "rlcheck found problems on this machine (above). The installation itself is complete." ;;
+    1)
+      say "rlcheck found problems on this machine (above). The installation itself is complete."
+      return 1
+      ;;
     *) die "rlcheck itself failed (exit code $status)." ;;
   esac
 }

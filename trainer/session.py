@@ -21,6 +21,7 @@ from trainer.checkpoints import CheckpointStore
 from trainer.clock import Clock
 from trainer.cluster.runtime import Runtime, connect
 from trainer.cluster.teardown import Interrupted, StopSignals
+from trainer.cluster.waits import Waits
 from trainer.cluster.watchdog import StallWatchdog
 from trainer.collect import Collector
 from trainer.config.schema import RunConfig
@@ -61,6 +62,7 @@ def train_session(config: RunConfig, directory: RunDir, console: Console, begin:
         stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
         watchdog = stack.enter_context(StallWatchdog(runtime, prepared.config.trainer.stall_timeout_s))
         clock.listen(watchdog.beat)
+        pool.on_poll = RewardWatch(runtime.waits)
         session = Session(prepared, position, directory, pool, runtime, stages, clock)
         return session.run(console, begin)
 
@@ -173,6 +175,21 @@ class Session:
         self.stages.say(f"saving step {step}")
         with self.runtime.waits.shielded():
             saver.save(step)
+
+
+class RewardWatch:
+    """Lets signals and the watchdog reach the controller while it waits for rewards."""
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._done = 0
+
+    def __call__(self, done: int) -> None:
+        """DONE rewards of the running call are there."""
+        if done != self._done:
+            self._waits.beat("a reward")
+        self._done = done
+        self._waits.check()
 
 
 class _StepNote(Callback):

@@ -8,11 +8,14 @@ Everything comes from the code, the playbooks and real output of the command on 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import run_picture
 
 from rlcheck.check import Check
 from rlcheck.checks import FAMILIES, family_checks
@@ -28,6 +31,7 @@ PICTURES = {
     "broken-venv": ("env", "--facts", "tests/fixtures/machines/sglang-verl-conflict.json"),
     "healthy-h200": ("env", "--facts", "tests/fixtures/machines/h200-host.json"),
 }
+RUN_PICTURE = DOCS / "pictures" / "toy-ppo.svg"
 
 
 def family_page(family: str) -> str:
@@ -100,6 +104,9 @@ def pages() -> dict[Path, str]:
     result = {DOCS / "checks" / f"{family}.md": family_page(family) for family in FAMILIES}
     result[DOCS / "checks-and-playbooks.md"] = index_page(playbooks)
     result |= {DOCS / "pictures" / f"{name}.svg": picture(argv) for name, argv in PICTURES.items()}
+    # The table of a run is drawn by the trainer, which an environment with the doctor alone does not have.
+    if importlib.util.find_spec("torch"):
+        result[RUN_PICTURE] = run_picture.svg()
     return result
 
 
@@ -115,7 +122,10 @@ def main() -> int:
                 path.write_text(content, encoding="utf-8")
     folders = {path.parent for path in generated}
     for orphan in (
-        p for folder in folders for p in folder.glob("*") if p.is_file() and p not in generated and folder != DOCS
+        p
+        for folder in folders
+        for p in folder.glob("*")
+        if p.is_file() and p not in {*generated, RUN_PICTURE} and folder != DOCS
     ):
         stale.append(f"{orphan.relative_to(ROOT)} (nothing generates it any more)")
         if "--check" not in sys.argv:

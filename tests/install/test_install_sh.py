@@ -7,102 +7,13 @@ functions are tried by sourcing the script. `./install.sh test` itself, which ru
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "install.sh"
-TOOLS = [
-    "awk",
-    "bash",
-    "cat",
-    "cksum",
-    "cmp",
-    "cp",
-    "cut",
-    "dirname",
-    "env",
-    "find",
-    "getconf",
-    "grep",
-    "head",
-    "ls",
-    "mkdir",
-    "mv",
-    "rm",
-    "sed",
-    "sort",
-    "tail",
-    "uname",
-]
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Path:
-    """A directory with the system's tools, but no Python; what is written there stands for the machine."""
-    bin_dir = tmp_path / "bin"
-    bin_dir.mkdir()
-    for tool in TOOLS:
-        found = shutil.which(tool, path="/usr/bin:/bin")
-        assert found, tool
-        (bin_dir / tool).symlink_to(found)
-    command(bin_dir, "uname", 'case "$1" in -s) echo Linux ;; -m) echo x86_64 ;; -n) echo here ;; esac')
-    command(bin_dir, "getconf", "echo glibc 2.36")
-    command(bin_dir, "df", "printf 'Filesystem 1024-blocks Used Available\\n/dev/sda 1 1 90000000\\n'")
-    command(bin_dir, "du", "echo 0")
-    return bin_dir
-
-
-def command(bin_dir: Path, name: str, body: str) -> None:
-    path = bin_dir / name
-    path.unlink(missing_ok=True)
-    path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
-    path.chmod(0o755)
-
-
-def python(bin_dir: Path, name: str, version: str, problem: str = "ok") -> None:
-    """A command that answers as a Python of this version does, and whose `-m venv` fails."""
-    answer = (
-        f'case "$*" in *-m*) echo no venv today >&2; exit 1 ;; *) echo {version} {problem} {bin_dir / name} ;; esac'
-    )
-    command(bin_dir, name, answer)
-
-
-def install(bin_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    venv = bin_dir.parent / "venv"
-    options = ["--venv", str(venv)] if arguments and not any(a.startswith("--venv") for a in arguments) else []
-    return subprocess.run(
-        [str(bin_dir / "bash"), str(SCRIPT), *arguments, *options],
-        env={"PATH": str(bin_dir), "HOME": str(bin_dir.parent)},
-        cwd=bin_dir.parent,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def call(bin_dir: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Runs a few lines of bash after install.sh was read."""
-    return subprocess.run(
-        [str(bin_dir / "bash"), "-c", f"source {SCRIPT}\n{script}"],
-        env={"PATH": str(bin_dir), "HOME": str(bin_dir.parent)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The single line of complaint."""
-    assert done.stderr.startswith("install.sh: "), done
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
+from tests.install.script import ROOT, SCRIPT, call, command, install, one_line, python
 
 
 def test_help(machine: Path) -> None:

@@ -25,6 +25,7 @@ from trainer.errors import RunFailure, UserError
 START_DEADLINE_S = 120.0
 PROBE_TIMEOUT_S = 5.0
 WORDS_EVERY_S = 10.0
+_STOPPED = "stopped by a signal while Ray started"
 GIVE_UP_S = 5.0
 """How long `ray.init` may take to notice that its processes were ended; some of its waits never do."""
 MAX_LOCAL_CPUS = 8
@@ -86,9 +87,10 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say) -> S
         _probe(address)
     arguments = {**defaults, **ray_init, "address": address or "local"}
     before = descendants(os.getpid())
-    with _environment_of_ray(address is None), _own_signals(), _watched_start(say) as timer:
+    with _environment_of_ray(address is None), _own_signals() as signals, _watched_start(say) as timer:
         try:
             session_dir = _init(arguments, timer)
+            signals.check()
         except BaseException:
             kill(descendants(os.getpid()) - before)
             raise
@@ -110,7 +112,7 @@ def _init(arguments: dict[str, Any], timer: _StartTimer) -> Path:
             "and RAY_AUTH_TOKEN_PATH as on its head node"
         ) from None
     except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the latter
-        raise Interrupted("stopped by a signal while Ray started") from None
+        raise Interrupted(_STOPPED) from None
     except (RuntimeError, OSError, ray_errors.RayError) as error:
         if timer.has_fired:
             raise RunFailure(_late()) from None
@@ -210,13 +212,43 @@ def _environment_of_ray(is_local: bool) -> Generator[None]:
                 os.environ[name] = value
 
 
+class _SeenSignals:
+    """Signals that came, whatever became of the exception that their handler raised.
+
+    An exception that is raised while Python runs a finalizer or an at-fork hook is printed and forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+        self._before = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+
+    def check(self) -> None:
+        """Raise `Interrupted` when a signal that ends runs has come."""
+        try:
+            seen = self._read.recv(4096)
+        except BlockingIOError:
+            return
+        if {signal.SIGINT, signal.SIGTERM} & set(seen):
+            raise Interrupted(_STOPPED)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        signal.set_wakeup_fd(self._before)
+        self._read.close()
+        self._write.close()
+
+
 @contextmanager
-def _own_signals() -> Generator[None]:
-    """Put our signal handlers back: `ray.init` replaces that of SIGTERM."""
+def _own_signals() -> Generator[_SeenSignals]:
+    """Watch for signals, and put our handlers back: `ray.init` replaces that of SIGTERM."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    seen = _SeenSignals()
     try:
-        yield
+        yield seen
     finally:
+        seen.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 

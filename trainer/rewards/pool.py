@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ class RewardPool:
         self._num_processes = config.reward_model.num_processes
         self._start_timeout_s = config.reward_model.start_timeout_s
         self._children: list[Child] = []
+        self.on_poll: Callable[[int], None] = _go_on
+        """Called many times a second while rewards are computed, with how many of a call are done; may raise."""
 
     def check(self) -> None:
         """Start the processes, and load rules and functions in them.
@@ -57,7 +59,7 @@ class RewardPool:
         if not requests:
             return []
         self._start(min(self._num_processes, len(requests)))
-        work = Round(self._spec, self._children, requests)
+        work = Round(self._spec, self._children, requests, self.on_poll)
         try:
             return work.run()
         finally:
@@ -120,3 +122,7 @@ class RewardPool:
                     child.ready = True
                     return
         raise UserError(f"{what} took longer than reward_model.start_timeout_s = {self._start_timeout_s:g} s")
+
+
+def _go_on(_done: int) -> None:
+    """Nobody listens."""

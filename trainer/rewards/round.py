@@ -6,7 +6,7 @@ import math
 import selectors
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trainer.errors import UserError
 from trainer.rewards.process import Child
@@ -20,11 +20,18 @@ LISTS_PER_PROCESS = 4
 
 
 class Round:
-    """Scores REQUESTS with CHILDREN, which must be idle."""
+    """Scores REQUESTS with CHILDREN, which must be idle; ON_POLL is told again and again how many are done."""
 
-    def __init__(self, spec: ScorerSpec, children: Sequence[Child], requests: Sequence[RewardRequest]) -> None:
+    def __init__(
+        self,
+        spec: ScorerSpec,
+        children: Sequence[Child],
+        requests: Sequence[RewardRequest],
+        on_poll: Callable[[int], None],
+    ) -> None:
         self._spec = spec
         self._requests = requests
+        self._on_poll = on_poll
         self._size = math.ceil(len(requests) / (LISTS_PER_PROCESS * len(children)))
         self._waiting = deque(range(0, len(requests), self._size))
         self._idle = list(children)
@@ -48,6 +55,7 @@ class Round:
                 wanted = self._wanted()
                 if not wanted:
                     break
+                self._on_poll(len(self._results))
                 ready = {key.fileobj for key, _ in selector.select(POLL_S)}
                 for child in wanted:
                     if child in ready or child.ended() is not None:

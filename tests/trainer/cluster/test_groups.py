@@ -158,7 +158,7 @@ def test_the_guard_ends_what_a_killed_worker_had_started(group: WorkerGroup) -> 
     ("how", "kind", "words"),
     [
         ("user", UserError, r"^actor_rollout_ref\.model\.path: no config\.json$"),
-        ("other", RunFailure, "making Picky in train-0, train-1: train rank . .*RuntimeError: out of luck"),
+        ("other", RunFailure, "making Picky: train rank . .*RuntimeError: out of luck"),
     ],
 )
 def test_a_constructor_fails(runtime: Runtime, slots: Slots, how: str, kind: type[Exception], words: str) -> None:

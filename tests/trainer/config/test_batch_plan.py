@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.config import SMALL
 from trainer.config import BatchPlan, Machine, RunConfig, load, resolve
 
-BASE = load("toy-ppo")
+BASE = load(SMALL)
 
 
 def config(prompts: int, n: int, mini: int, world: int, micro: int | None, epochs: int) -> RunConfig:
@@ -65,13 +66,13 @@ def test_the_words() -> None:
 
 def test_filled_by_tokens() -> None:
     tokens = ["actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=900"]
-    plan = BatchPlan.of(resolve(load("toy-ppo", tokens), Machine("cpu", 0, 2)))
+    plan = BatchPlan.of(resolve(load(SMALL, tokens), Machine("cpu", 0, 2)))
     assert (plan.micro_batch_size, plan.micro_batches_per_rank, plan.max_tokens_per_micro_batch) == (None, None, 900)
     assert "as many samples as fit in 900 tokens" in plan.lines()[3]
 
 
 def test_the_critic_has_its_own() -> None:
-    found = resolve(load("toy-ppo", ["critic.ppo_mini_batch_size=16", "critic.ppo_epochs=3"]), Machine("cpu", 0, 2))
+    found = resolve(load(SMALL, ["critic.ppo_mini_batch_size=16", "critic.ppo_epochs=3"]), Machine("cpu", 0, 2))
     assert BatchPlan.of_critic(found).optimizer_steps_per_iteration == 12
     assert BatchPlan.of(found).optimizer_steps_per_iteration == 2
 

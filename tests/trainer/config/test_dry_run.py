@@ -9,21 +9,22 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.trainer.config import SMALL
 from trainer.config import Machine, load, resolve
 from trainer.config.schema import RunConfig
 from trainer.dry_run import config_yaml, memory_lines, model_shape, report, roles_memory, shape_of, size, table
 from trainer.errors import UserError
 
-SMALL: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101}
-LLAMA: dict[str, Any] = {**SMALL, "intermediate_size": 96, "num_key_value_heads": 2}
+SHAPE: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101}
+LLAMA: dict[str, Any] = {**SHAPE, "intermediate_size": 96, "num_key_value_heads": 2}
 SHAPES: list[dict[str, Any]] = [
     {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True},
     {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": False},
     {**LLAMA, "model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": False},
     {**LLAMA, "model_type": "llama", "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
     {**LLAMA, "model_type": "mistral", "tie_word_embeddings": False},
-    {**SMALL, "model_type": "opt", "ffn_dim": 96, "max_position_embeddings": 50, "word_embed_proj_dim": 64},
-    {**SMALL, "model_type": "opt", "ffn_dim": 96, "max_position_embeddings": 50, "word_embed_proj_dim": 32},
+    {**SHAPE, "model_type": "opt", "ffn_dim": 96, "max_position_embeddings": 50, "word_embed_proj_dim": 64},
+    {**SHAPE, "model_type": "opt", "ffn_dim": 96, "max_position_embeddings": 50, "word_embed_proj_dim": 32},
 ]
 
 
@@ -42,7 +43,7 @@ def test_parameters_are_counted_as_transformers_builds_them(sizes: dict[str, Any
 
 def test_a_missing_size_is_named() -> None:
     with pytest.raises(UserError, match=r"m/config.json: no 'intermediate_size'"):
-        model_shape({**SMALL, "model_type": "qwen2"}, "m/config.json")
+        model_shape({**SHAPE, "model_type": "qwen2"}, "m/config.json")
 
 
 def test_other_architectures_are_about() -> None:
@@ -51,7 +52,7 @@ def test_other_architectures_are_about() -> None:
 
 
 def resolved(*overrides: str, machine: Machine | None = None) -> RunConfig:
-    return resolve(load("toy-ppo", overrides), machine or Machine("cpu", 0, 2))
+    return resolve(load(SMALL, overrides), machine or Machine("cpu", 0, 2))
 
 
 def test_memory_is_sharded_over_the_ranks_and_typed() -> None:

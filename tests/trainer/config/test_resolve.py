@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.config import SMALL
 from trainer.config import Machine, RunConfig, load, resolve
 from trainer.config.resolve import chosen
 from trainer.errors import UserError
@@ -13,7 +14,7 @@ from trainer.errors import UserError
 CPU, GPU = Machine("cpu", 0, 2), Machine("cuda", 8, 64)
 
 
-def resolved(*overrides: str, machine: Machine = CPU, recipe: str = "toy-ppo") -> RunConfig:
+def resolved(*overrides: str, machine: Machine = CPU, recipe: str = SMALL) -> RunConfig:
     return resolve(load(recipe, overrides), machine)
 
 
@@ -102,7 +103,7 @@ def test_a_hub_name_is_found_in_the_local_cache(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_was_chosen_is_told() -> None:
-    before = load("toy-ppo")
+    before = load(SMALL)
     told = chosen(before, resolve(before, CPU))
     assert "actor_rollout_ref.rollout.max_model_len = 30" in told
     assert "trainer.device = 'cpu'" in told

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.config import SMALL
 from trainer.config import Machine, check, load, notes, resolve
 from trainer.errors import UserError
 
@@ -15,7 +16,7 @@ R, A = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor."
 
 def problems(machine: Machine, *overrides: str) -> list[str]:
     try:
-        check(resolve(load("toy-ppo", overrides), machine))
+        check(resolve(load(SMALL, overrides), machine))
     except UserError as error:
         return str(error).splitlines()
     return []
@@ -165,7 +166,7 @@ NOTED: list[tuple[Machine, tuple[str, ...], str]] = [
     ("machine", "overrides", "said"), NOTED, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_noted(machine: Machine, overrides: tuple[str, ...], said: str) -> None:
-    config = resolve(load("toy-ppo", overrides), machine)
+    config = resolve(load(SMALL, overrides), machine)
     check(config)
     (line,) = notes(config)
     assert said in line
@@ -173,4 +174,4 @@ def test_noted(machine: Machine, overrides: tuple[str, ...], said: str) -> None:
 
 @pytest.mark.parametrize("machine", [CPU, GPU])
 def test_the_toy_has_nothing_to_note(machine: Machine) -> None:
-    assert notes(resolve(load("toy-ppo"), machine)) == []
+    assert notes(resolve(load(SMALL), machine)) == []

@@ -1,9 +1,9 @@
 """vLLM's CPU build.
 
-Measured with 0.32.0 on two busy cores, the first start on a machine: 13 s to import vLLM, 19 s to make the engine (15 of
-them a child process that imports vLLM again to look at the model's class; later starts find that in a cache), 16 s for
-the first generation (torch.compile building C++ for a helper of the sampler; 2 s once cached). The last two are avoided
-here: 10 s, 3 s, and less than 0.1 s remain.
+Measured with 0.32.0 on two busy cores, the first start on a machine: 13 s to import vLLM, 19 s to make the engine (15 s
+of them a child process that imports vLLM again to look at the model's class; later starts find that in a cache), 16 s
+for the first generation (torch.compile building C++ for a helper of the sampler; 2 s once cached). The child and the
+compilation are avoided here: 10 s, 3 s, and less than 0.1 s remain.
 """
 
 # vLLM has no stubs, and transformers' configs have the attributes of their model.
