@@ -29,7 +29,7 @@ class Estimator:
         """BATCH with `token_level_rewards`, `advantages`, `returns` and, if asked for, `rollout_is_weights`."""
         with self._clock.stage("adv"):
             rewards, metrics = self._token_rewards(batch)
-            fields = {"token_level_rewards": rewards}
+            fields: dict[str, Tensor] = {"token_level_rewards": rewards}
             config, mask = self._config, batch["response_mask"]
             fields["advantages"], fields["returns"] = compute_advantages(
                 config.adv_estimator,
@@ -42,11 +42,12 @@ class Estimator:
                 lam=config.lam,
                 norm_adv_by_std_in_grpo=config.norm_adv_by_std_in_grpo,
             )
-            if config.rollout_correction.rollout_is is not None:
+            if "rollout_log_probs" in batch.names:
                 weights, found = rollout_is_weights(
                     batch["old_log_probs"], batch["rollout_log_probs"], mask, config.rollout_correction
                 )
-                fields["rollout_is_weights"] = weights
+                if weights is not None:
+                    fields["rollout_is_weights"] = weights
                 metrics |= found
             return batch.with_fields(fields), metrics
 

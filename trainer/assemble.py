@@ -19,6 +19,7 @@ def assemble(
     completions: Sequence[Completion],
     tokenizer: PreTrainedTokenizerBase,
     policy_version: int,
+    keep_log_probs: bool = True,
 ) -> Batch:
     """One batch: prompts padded on the left, responses on the right, to the longest of each.
 
@@ -27,6 +28,7 @@ def assemble(
         completions: what the engine answered, in the same order.
         tokenizer: decodes the responses.
         policy_version: of the weights that generated.
+        keep_log_probs: give the batch the engine's log-probabilities, as `rollout_log_probs`.
     """
     pad = cast(int, tokenizer.pad_token_id)
     prompts, prompt_mask = _pad([s.prompt_ids for s in samples], pad, left=True)
@@ -36,7 +38,7 @@ def assemble(
     for row, completion in enumerate(completions):
         log_probs[row, : len(completion.log_probs)] = torch.tensor(completion.log_probs, dtype=torch.float32)
     texts = _decode(tokenizer, completions)
-    return Batch.of(
+    batch = Batch.of(
         [replace(sample, response_text=text) for sample, text in zip(samples, texts, strict=True)],
         {
             "prompts": prompts,
@@ -50,11 +52,12 @@ def assemble(
             "policy_version": torch.full((len(samples),), policy_version, dtype=torch.int64),
         },
     )
+    return batch if keep_log_probs else batch.only(batch.names - {"rollout_log_probs"})
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Completion]) -> list[str]:
     ids = [list(completion.token_ids) for completion in completions]
-    return cast("list[str]", tokenizer.batch_decode(ids, skip_special_tokens=True))
+    return tokenizer.batch_decode(ids, skip_special_tokens=True)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _pad(rows: Sequence[Sequence[int]], pad: int, *, left: bool) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,8 @@
 """The batch: one TensorDict of samples, and the one table of its fields. Only this file knows tensordict."""
 
+# Tensordict's classes are typed in part.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,9 +64,9 @@ class Sample:
     response_text: str = ""
     """The decoded response, special tokens left out."""
     ground_truth: Any = None
-    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    extra_info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     prompt_ids: tuple[int, ...] = ()
-    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
     """What each rule, function or model gave, before weights."""
 
 

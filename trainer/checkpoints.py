@@ -76,7 +76,9 @@ def at(path: Path) -> Checkpoint:
         UserError: there is none, or it was never finished.
     """
     match = _NAME.fullmatch(path.name)
-    if not path.is_dir() or match is None:
+    if not path.is_dir():
+        raise UserError(f"there is no checkpoint {path}")
+    if match is None:
         raise UserError(f"{path} is no checkpoint: name a directory called global_step_N")
     if not (path / MANIFEST).is_file():
         raise UserError(f"checkpoint {path} was never finished (it has no {MANIFEST}); choose another")
@@ -99,26 +101,21 @@ class CheckpointStore:
         """
         final = self._directory / f"global_step_{step}"
         partial = self._directory / f".global_step_{step}.partial"
+        for left in self._directory.glob(".global_step_*"):  # of a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
         try:
-            shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             write(partial)
-            (partial / CONTROLLER).write_text(json.dumps(state), encoding="utf-8")
-            names = sorted(str(p.relative_to(partial)) for p in partial.rglob("*") if p.is_file())
-            manifest = {"step": step, "sha256": _digests(partial, names)}
-            (partial / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-            _sync_to_disk(partial, [*names, MANIFEST])
-            if final.exists():
-                shutil.rmtree(final)
-            partial.rename(final)
-            _sync_directory(self._directory)
+            _finish(partial, step, state)
+            _put_in_place(partial, final)
         except (OSError, UserError) as error:  # the latter: from the workers
-            shutil.rmtree(partial, ignore_errors=True)
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise RunFailure(
                 f"checkpoint of step {step} could not be written to {self._directory}: {reason}; "
                 "earlier checkpoints are whole. Free space, then run again with trainer.resume_mode=auto"
             ) from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
         return Checkpoint(final, step)
 
     def drop_old(self, best_step: int | None) -> None:
@@ -150,9 +147,28 @@ def choose(directory: Path, resume_mode: str, resume_from_path: str | None) -> C
     return chosen
 
 
+def _finish(directory: Path, step: int, state: dict[str, Any]) -> None:
+    """Add the controller's STATE and the checksums to what the workers wrote, and have all of it on the disk."""
+    (directory / CONTROLLER).write_text(json.dumps(state), encoding="utf-8")
+    names = sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
+    manifest = {"step": step, "sha256": _digests(directory, names)}
+    (directory / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    _sync_to_disk(directory, [*names, MANIFEST])
+
+
+def _put_in_place(partial: Path, final: Path) -> None:
+    """Give PARTIAL its name. One that lies there already (of a run that went back) makes way by a rename too."""
+    old = final.with_name(f".{final.name}.old")
+    if final.exists():
+        final.rename(old)
+    partial.rename(final)
+    _sync_directory(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def _digests(directory: Path, names: list[str]) -> dict[str, str]:
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        return dict(zip(names, pool.map(lambda name: _digest(directory / name), names), strict=True))
+        return dict(zip(names, pool.map(_digest, [directory / name for name in names]), strict=True))
 
 
 def _digest(path: Path) -> str:

@@ -13,13 +13,31 @@ from trainer.errors import RunFailure, UserError
 
 FAILED, MISUSE = 1, 2
 
+RECIPES = "toy-ppo, toy-grpo, gsm8k-ppo, gsm8k-grpo"
+
 app = typer.Typer(
-    add_completion=True, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, help=__doc__
+    name="rltrain",
+    epilog="Exit codes: 0 done, 1 the run failed or a check stopped it, 2 wrong options or config, 130 stopped by "
+    "Ctrl-C or SIGTERM.",
+    add_completion=True,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe (such as toy-ppo) or a YAML file.")]
+ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A recipe ({RECIPES}) or a YAML file.")]
 OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values that replace those of CONFIG.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Values that replace those of CONFIG: trainer.seed=7. ~KEY removes one."
+    ),
+]
+OverridesOfRun = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values that replace those of the run's config.")
+]
+CheckpointArgument = Annotated[
+    Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of a run: RUN_DIR/checkpoints/global_step_N.")
 ]
 
 
@@ -43,57 +61,81 @@ def run(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print config, placement, batch arithmetic and memory, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print config, placement, batch arithmetic and memory. Needs no GPU and no Ray."
+        ),
     ] = False,
     ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="ID", help="Preflight check that must not stop the run.")
+        list[str] | None,
+        typer.Option("--ignore", metavar="ID", help="A check that must not stop the run; may be given several times."),
     ] = None,
     skip_checks: Annotated[
         bool,
-        typer.Option("--skip-checks", help="No preflight: what would have been found now may cost hours of GPU time."),
+        typer.Option("--skip-checks", help="Do not check the machine: what is wrong then shows late, on held GPUs."),
     ] = False,
 ) -> None:
-    """Check this machine and CONFIG, then train."""
+    """Check this machine and CONFIG, then train.
+
+    Everything that the run writes goes to trainer.default_local_dir.
+    """
     from trainer.run import RunOptions, run_training
 
     options = RunOptions(config, tuple(overrides or ()), dry_run, tuple(ignore or ()), skip_checks)
     raise typer.Exit(run_training(options))
 
 
-@app.command("eval")
+@app.command("eval", short_help="Score a checkpoint on the validation prompts.")
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A global_step_N directory of a run.")],
-    overrides: OverridesArgument = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="Answers per prompt; 1 is greedy.")] = 1,
-    k: Annotated[list[int] | None, typer.Option("--k", help="A k of pass@k; may be given several times.")] = None,
-    passing: Annotated[float, typer.Option("--pass", help="The least reward that counts as right.")] = 1.0,
+    checkpoint: CheckpointArgument,
+    overrides: OverridesOfRun = None,
+    n: Annotated[
+        int, typer.Option("--n", min=1, metavar="N", help="Answers per prompt: 1 is greedy, more are sampled.")
+    ] = 1,
+    k: Annotated[
+        list[int] | None, typer.Option("--k", metavar="K", help="Print pass@K; may be given several times. Default: 1.")
+    ] = None,
+    passing: Annotated[
+        float, typer.Option("--pass", metavar="REWARD", help="The least reward that counts as right.")
+    ] = 1.0,
 ) -> None:
-    """Score a checkpoint on validation prompts: the mean reward with its 95 % interval, and pass@k."""
+    """Score a checkpoint on the validation prompts of its run: mean reward and pass@k, each with its 95 % interval."""
+    _expect_checkpoint(checkpoint)
     from trainer.eval_command import evaluate_checkpoint
 
     raise typer.Exit(evaluate_checkpoint(checkpoint, tuple(overrides or ()), n, tuple(k or (1,)), passing))
 
 
-@app.command()
+@app.command(short_help="Write a checkpoint's model in Hugging Face layout.")
 def export(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A global_step_N directory of a run.")],
-    output: Annotated[Path, typer.Argument(metavar="DIR", help="Where the Hugging Face model goes.")],
+    checkpoint: CheckpointArgument,
+    output: Annotated[Path, typer.Argument(metavar="DIR", help="Where the model goes: a new or empty directory.")],
 ) -> None:
-    """Write the actor of a checkpoint as safetensors that `AutoModelForCausalLM.from_pretrained` loads."""
+    """Write the actor of a checkpoint as safetensors, for AutoModelForCausalLM.from_pretrained."""
+    _expect_checkpoint(checkpoint)
     from trainer.export_command import export_checkpoint
 
     raise typer.Exit(export_checkpoint(checkpoint, output))
 
 
-@app.command()
+@app.command(short_help="Write a commented config to start from.")
 def init(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where the config goes.")] = Path("rltrain.yaml"),
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")] = Path(
+        "rltrain.yaml"
+    ),
 ) -> None:
-    """Write a commented config to start from."""
+    """Write a config to start from: every key, its default and what it does."""
     from trainer.init_config import write_config
 
     write_config(path)
     typer.echo(f"Wrote {path}. Next: rltrain run {path} --dry-run")
+
+
+def _expect_checkpoint(path: Path) -> None:
+    """A wrong path is told at once, not after the seconds that torch takes to load."""
+    from trainer.checkpoints import at
+
+    at(path.expanduser().absolute())
 
 
 def main() -> None:

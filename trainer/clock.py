@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 
@@ -19,7 +19,7 @@ class Clock:
         self._listeners.append(listener)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Generator[None]:
         """Count the time of the block as `timing_s/NAME`; blocks may nest."""
         for listener in self._listeners:
             listener(name)
@@ -28,6 +28,17 @@ class Clock:
             yield
         finally:
             self.add(name, time.perf_counter() - begin)
+
+    @contextmanager
+    def apart(self, name: str) -> Generator[None]:
+        """Count the block as `timing_s/NAME` alone: the stages in it are announced, but are not the step's."""
+        before, self._seconds = self._seconds, {}
+        try:
+            with self.stage(name):
+                yield
+        finally:
+            before[name] = before.get(name, 0.0) + self._seconds[name]
+            self._seconds = before
 
     def add(self, name: str, seconds: float) -> None:
         """Count SECONDS, measured elsewhere, as part of the stage NAME."""

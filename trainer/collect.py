@@ -62,8 +62,9 @@ class Collector:
         while len(kept) < wanted:
             if limit and rounds >= limit:
                 raise RunFailure(
-                    f"step {step}: after {rounds} rounds of generation only {len(kept)} of {wanted} samples lie in groups "
-                    "whose rewards differ; raise algorithm.filter_groups.max_num_gen_batches, or take easier or harder data"
+                    f"step {step}: after {rounds} rounds of generation only {len(kept)} of {wanted} samples lie in "
+                    "groups whose rewards differ; raise algorithm.filter_groups.max_num_gen_batches, or take easier "
+                    "or harder data"
                 )
             more, metrics = self._generate_and_score(step, self._more_prompts())
             kept, rounds = concatenate([kept, self._varied(more)]), rounds + 1

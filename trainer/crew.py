@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.clock import Clock
 from trainer.cluster.calls import Call, gather
@@ -18,9 +19,12 @@ from trainer.progress import Stages
 from trainer.rollout.worker import EngineWorker
 from trainer.train_rank import TrainRank
 from trainer.trainers import Trainers
+from trainer.work import WorkFiles, place_of
 
 START_S = 300.0
 """For a process and its imports."""
+TRAINING_STAGES = ("old_log_prob", "ref", "values", "update_critic", "update_actor")
+"""Stages in which the training ranks count what they have done."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,14 @@ class Crew:
     trainers: Trainers
     engines: Engines
     hybrid: Hybrid
+    facts: dict[str, Any]
+    """What ranks and engines say of themselves: `training`, `engines`."""
+
+    def work_files(self) -> WorkFiles:
+        """How far the processes are with each long stage."""
+        engines = [place_of(log) for log in self.engines.group.logs]
+        ranks = [place_of(log) for log in self.trainers.group.logs]
+        return WorkFiles({"gen": engines} | dict.fromkeys(TRAINING_STAGES, ranks))
 
     def close(self) -> None:
         """End process groups and engines in order; the runtime ends the processes."""
@@ -65,9 +77,9 @@ def start_crew(prepared: Prepared, runtime: Runtime, clock: Clock, stages: Stage
         # Ranks and engines import and load side by side: each goes on by itself as soon as it is made.
         loading = [trainers.begin_setup(total_steps), engines.begin_start()] if config.trainer.device == "cpu" else []
         gather(runtime, building, START_S, "making the workers")
-    _load(config, runtime, trainers, engines, stages, total_steps, loading)
+    facts = _load(config, runtime, trainers, engines, stages, total_steps, loading)
     hybrid = Hybrid(config, trainers, engines, prepared.tokenizer, clock)
-    return Crew(trainers, engines, hybrid)
+    return Crew(trainers, engines, hybrid, facts)
 
 
 def _load(
@@ -78,23 +90,24 @@ def _load(
     stages: Stages,
     total_steps: int,
     loading: list[Call],
-) -> None:
-    """Load models into ranks and engines; LOADING: what has begun already, on a CPU.
+) -> dict[str, Any]:
+    """Load models into ranks and engines, and return facts about both; LOADING: what has begun already, on a CPU.
 
     On a GPU the engine goes first, and to sleep: it measures what memory is free, which nobody else may change
     meanwhile.
     """
     deadline_s = config.actor_rollout_ref.rollout.start_timeout_s
-    limit = "actor_rollout_ref.rollout.start_timeout_s is the limit"
+    limit = "actor_rollout_ref.rollout.start_timeout_s"
     if loading:
         with stages.stage("loading the models and the rollout engine"):
-            gather(runtime, loading, deadline_s, f"loading the models and the rollout engine ({limit})")
-        return
+            training, loaded = gather(runtime, loading, deadline_s, "loading the models and the rollout engine", limit)
+        return {"training": training, "engines": loaded}
     with stages.stage("loading the rollout engine"):
-        gather(runtime, [engines.begin_start()], deadline_s, f"loading the rollout engine ({limit})")
+        [loaded] = gather(runtime, [engines.begin_start()], deadline_s, "loading the rollout engine", limit)
         engines.sleep()
     with stages.stage("loading the models"):
-        gather(runtime, [trainers.begin_setup(total_steps)], deadline_s, f"loading the models ({limit})")
+        [training] = gather(runtime, [trainers.begin_setup(total_steps)], deadline_s, "loading the models", limit)
+    return {"training": training, "engines": loaded}
 
 
 def _train_args(config: RunConfig, placement: Placement, runtime: Runtime) -> list[tuple[RunConfig, RankInfo]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from rlcheck.playbook import Library, PlaybookError, Signature
-from trainer.errors import RunFailure
+from rlcheck.playbook import Library, Playbook, PlaybookError
+from trainer.errors import RunFailure, kind_and_line
 
 CONTROLLER_LOG = "controller.log"
 TAIL_BYTES = 1 << 20
@@ -20,6 +22,9 @@ _RAISED = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception|Failure|Interrupt)\b(:|$
 _FATAL = re.compile(r"Fatal Python error|terminate called|Segmentation fault|CUDA error|out of memory|\bFATAL\b", re.I)
 _CONSEQUENCES = re.compile(r"Connection (reset|closed|refused)|Broken pipe|EngineDeadError|EOFError|peer", re.I)
 """What a process says when another one has died."""
+_REMARKS = re.compile(r"Warning|WARNING|deprecated|\bINFO\b")
+"""Lines of libraries that run all the same: no cause of an end, whatever playbook knows them."""
+_COMPLAINTS = re.compile(r"\bWARN\b|error|fail|kill", re.I)
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,7 @@ def failure_words(error: Exception, logs: Path) -> str:
     if isinstance(error, RunFailure):
         return str(error)
     log = logs / CONTROLLER_LOG
-    words = str(error).strip().splitlines() or [""]
-    line = f"{type(error).__name__}: {words[0]}"
+    line = kind_and_line(error)
     try:
         log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     except OSError as why:
@@ -54,13 +58,22 @@ def diagnose(logs: Path, since: float, message: str) -> list[str]:
         message: of the failure. The log that it names is read first; what it says already is not said again.
     """
     lines = list(_read(logs, since, message))
-    known = next(((line, found) for line in lines if (found := _playbook(line.text))), None)
-    root = known[0] if known else _root(lines)
+    errors = [line for line in lines if _is_error(line)]
+    root = next((line for line in errors if not _CONSEQUENCES.search(line.text)), errors[0] if errors else None)
+    named = _playbook(message)
+    # An exception is a better witness than what was printed before it.
+    complaints = [line for line in lines if _COMPLAINTS.search(line.text) and not _REMARKS.search(line.text)]
+    for line in [] if named else [*errors, *complaints]:
+        named = _playbook(line.text)
+        if named is not None:
+            root = line
+            break
     said: list[str] = []
     if root is not None and root.text not in message:
         said.append(f"Likely cause: {root.text} ({root.log}:{root.number})")
-    if known is not None:
-        said.append(f"Known problem: {known[1][1]}; more: rlcheck explain {known[1][0]}")
+    if named is not None:
+        cause, fix = " ".join(named.cause.split()), named.fixes[0].title
+        said.append(f"Known problem: {cause} Mend: {fix} (rlcheck explain {named.id})")
     return said
 
 
@@ -78,34 +91,24 @@ def _read(logs: Path, since: float, message: str) -> Iterator[Line]:
         yield from (Line(log, number, line.strip()[:MAX_LINE]) for number, line in lines if number > begin)
 
 
-def _root(lines: list[Line]) -> Line | None:
-    """The first exception or fatal word that is not the mere echo of another process's end."""
-    told = [line for line in lines if _RAISED.match(line.text) or _FATAL.search(line.text)]
-    return next((line for line in told if not _CONSEQUENCES.search(line.text)), told[0] if told else None)
+def _is_error(line: Line) -> bool:
+    return _RAISED.match(line.text) is not None or _FATAL.search(line.text) is not None
 
 
-def _playbook(text: str) -> tuple[str, str] | None:
-    """ID and title of the playbook with a signature that is in TEXT."""
-    return next(
-        ((name, title) for signature, name, title in _signatures() if _matches(signature, text)),
-        None,
-    )
+def _playbook(text: str) -> Playbook | None:
+    """The playbook with a signature that is in TEXT."""
+    return next((playbook for playbook in _playbooks() if _knows(playbook, text)), None)
 
 
-def _matches(signature: Signature, text: str) -> bool:
-    return signature.literal in text and re.search(signature.pattern, text) is not None
+def _knows(playbook: Playbook, text: str) -> bool:
+    return any(known.literal in text and re.search(known.pattern, text) for known in playbook.signatures)
 
 
-_SIGNATURES: list[tuple[Signature, str, str]] = []
-
-
-def _signatures() -> list[tuple[Signature, str, str]]:
-    if not _SIGNATURES:
-        library = Library()
-        for name in library.ids():
-            try:
-                playbook = library.get(name)
-            except PlaybookError:
-                continue
-            _SIGNATURES.extend((signature, playbook.id, playbook.title) for signature in playbook.signatures)
-    return _SIGNATURES
+@cache
+def _playbooks() -> list[Playbook]:
+    """Those that can be recognised in a log."""
+    library, found = Library(), list[Playbook]()
+    for name in library.ids():
+        with suppress(PlaybookError):  # a damaged one must not hide why the run broke
+            found.append(library.get(name))
+    return [playbook for playbook in found if playbook.signatures]

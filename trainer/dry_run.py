@@ -180,7 +180,7 @@ def roles_memory(config: RunConfig, shape: ModelShape) -> list[RoleMemory]:
     if config.critic.enable:
         count = shape.parameters - shape.output_head + shape.hidden_size + 1
         found.append(_trained("critic", count, config.critic.fsdp_config, plan.world_size))
-    if parts.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+    if config.needs_reference:
         weights = shape.parameters * _BYTES[parts.ref.fsdp_config.model_dtype] / plan.world_size
         idle = parts.ref.fsdp_config.param_offload or parts.ref.fsdp_config.offload_policy
         found.append(RoleMemory("reference", weights, 0, 0, "host while idle" if idle else "device"))

@@ -26,8 +26,9 @@ class Engines:
         self._runtime = runtime
         self._trainers = trainers
         self._settings = config.actor_rollout_ref.rollout
-        # A sleeping engine on a GPU forgets its weights; one on a CPU does not sleep.
-        self._sleeps = config.trainer.device == "cuda" and self._settings.free_cache_engine
+        # On a CPU there is no device to give back, and engines with GPUs of their own may stay awake.
+        shares = config.trainer.device == "cuda" and config.actor_rollout_ref.hybrid_engine
+        self._sleeps = shares and self._settings.free_cache_engine
         self._sync = WeightSync(trainers.group, group, self._settings.start_timeout_s)
         self._connected = False
         self._restarted = False
@@ -63,12 +64,16 @@ class Engines:
     def sleep(self) -> None:
         """Free the device for training."""
         if self._sleeps:
-            self._surviving(lambda: self._call("sleep", doing="putting the engines to sleep"))
-            self.policy_version = NO_WEIGHTS
+            forgotten = self._surviving(lambda: self._call("sleep", doing="putting the engines to sleep"))
+            if any(forgotten):
+                self.policy_version = NO_WEIGHTS
 
     def stop(self) -> None:
-        """End the engines in order."""
-        self._call("stop", doing="ending the engines")
+        """End the engines in order. One that has died since the last answer is no loss any more."""
+        dead = self._dead()
+        alive = [rank for rank in range(len(self.group.slots)) if rank not in dead]
+        call = self.group.begin("stop", [()] * len(alive), ranks=alive)
+        gather(self._runtime, [call], self._settings.start_timeout_s, "ending the engines")
 
     def _surviving(self, act: Callable[[], T]) -> T:
         """Do ACT. An engine that died meanwhile or before is started anew, and ACT done again: once in a run."""
@@ -80,9 +85,9 @@ class Engines:
                 raise
             names = ", ".join(self.group.name(rank) for rank in dead)
             if self._restarted:
-                raise RunFailure(f"{failure}\n{names} had been started anew before: once is the limit") from None
+                raise RunFailure(f"{failure}; {names} had been started anew before: once is the limit") from None
             self._restarted = True
-            self._runtime.say(f"{failure}\nstarting {names} anew")
+            self._runtime.say(f"{failure}; starting {names} anew")
             self._revive(dead)
             return act()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from trainer.clock import Clock
 from trainer.cluster.runtime import connect
-from trainer.cluster.teardown import StopSignals
+from trainer.cluster.teardown import EXIT_CODE, Interrupted, StopSignals
 from trainer.config import RunConfig, check, resolve
 from trainer.crew import start_crew
 from trainer.errors import UserError
@@ -58,7 +59,11 @@ def evaluate_checkpoint(checkpoint: Path, overrides: Sequence[str], n: int, ks: 
         check(config)
         logs = Path(scratch) / "logs"
         logs.mkdir()
-        groups = _rewards(config, directory, found.path, logs)
+        try:
+            groups = _rewards(config, directory, found.path, logs)
+        except (Interrupted, KeyboardInterrupt) as stop:
+            print(f"rltrain: {stop or 'stopped by a signal'}", file=sys.stderr)  # noqa: T201
+            return EXIT_CODE
     for line in summary(groups, ks, passing):
         print(line)  # noqa: T201
     return 0
@@ -74,7 +79,7 @@ def _rewards(config: RunConfig, directory: RunDir, checkpoint: Path, logs: Path)
     with ExitStack() as stack:
         pool = stack.enter_context(RewardPool(config))
         pool.check()
-        runtime = stack.enter_context(connect(config, logs, stages.say))
+        runtime = stack.enter_context(connect(config, logs, stages.say, stages.still))
         stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
         crew = start_crew(prepared, runtime, clock, stages, 1)
         crew.trainers.load(checkpoint)

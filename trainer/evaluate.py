@@ -33,7 +33,7 @@ class Evaluator:
 
     def evaluate(self) -> Metrics:
         """`val/reward/*` over all prompts, and verl's `val-core/SOURCE/reward/mean@N`, `best@N` by source."""
-        with self._clock.stage("testing"):
+        with self._clock.apart("testing"):
             answered = self.answer()
             rewards = self._scorer.rewards(answered)
             metrics = {"val/reward/mean": _mean(rewards), "val/reward/std": _std(rewards)}
@@ -90,8 +90,8 @@ class Evaluator:
 class Validation(Callback):
     """Evaluates before training, every `trainer.test_freq` steps, and after the last one."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator = evaluator
+    def __init__(self, evaluator: Evaluator, clock: Clock) -> None:
+        self._evaluator, self._clock = evaluator, clock
         self._frequency = -1
         self._before = True
         self._last_step = 0
@@ -105,7 +105,7 @@ class Validation(Callback):
         """Add validation metrics, if it is the step's turn."""
         due = self._frequency > 0 and record.step > 0 and record.step % self._frequency == 0
         if due or (record.before_training and self._before) or record.step == self._last_step:
-            record.metrics.update(self._evaluator.evaluate())
+            record.metrics.update(self._evaluator.evaluate() | self._clock.taken())
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -30,6 +30,8 @@ def export_checkpoint(checkpoint: Path, output: Path) -> int:
         UserError: the checkpoint cannot be used, or OUTPUT is in the way.
     """
     found, directory = run_of(checkpoint)
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output} is a file: name a directory")
     if output.exists() and any(output.iterdir()):
         raise UserError(f"{output} is not empty: name another directory")
     with tempfile.TemporaryDirectory() as scratch:

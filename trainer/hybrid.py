@@ -8,8 +8,9 @@ It is a context manager, so that the order cannot be got wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
@@ -41,7 +42,7 @@ class Hybrid:
         self._clock = clock
 
     @contextmanager
-    def rollout_phase(self) -> Iterator[Hybrid]:
+    def rollout_phase(self) -> Generator[Hybrid]:
         """Engines awake with the actor's weights, training state out of the way; both undone at the end."""
         with self._clock.stage("update_weights"):
             self._trainers.make_room()
@@ -64,7 +65,8 @@ class Hybrid:
         requests = [Request(tuple(s.prompt_ids), request_seed(seed, step, s.uid, s.sample)) for s in samples]
         with self._clock.stage("gen"):
             completions = self._engines.generate(requests, sampling)
-            return assemble(samples, completions, self._tokenizer, self._engines.policy_version)
+            keep = self._config.actor_rollout_ref.rollout.calculate_log_probs
+            return assemble(samples, completions, self._tokenizer, self._engines.policy_version, keep)
 
 
 def train_sampling(config: RunConfig) -> Sampling:
@@ -77,6 +79,7 @@ def train_sampling(config: RunConfig) -> Sampling:
         min_tokens=rollout.min_tokens,
         max_tokens=config.data.max_response_length,
         stop=rollout.stop,
+        stop_token_ids=rollout.stop_token_ids,
         ignore_eos=rollout.ignore_eos,
     )
 
@@ -93,13 +96,4 @@ def greedy_sampling(config: RunConfig) -> Sampling:
 
 
 def _other(config: RunConfig, temperature: float, top_p: float, top_k: int) -> Sampling:
-    rollout = config.actor_rollout_ref.rollout
-    return Sampling(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_tokens=rollout.min_tokens,
-        max_tokens=config.data.max_response_length,
-        stop=rollout.stop,
-        ignore_eos=False,
-    )
+    return replace(train_sampling(config), temperature=temperature, top_p=top_p, top_k=top_k, ignore_eos=False)

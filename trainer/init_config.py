@@ -45,13 +45,21 @@ def _section(section: type[BaseModel], prefix: str, depth: int) -> Iterator[str]
             continue
         inner = names.sections()[key]
         lines = list(_section(inner, f"{key}.", depth + 1))
-        # What the docstring says after the section's own name, which stands below.
-        yield from _comment(re.sub(r"^(`[\w.]+`(, )?)+[.:]? ?", "", inspect.cleandoc(inner.__doc__ or "")), depth)
+        yield from _comment(_words(inner, key), depth)
         # The toy replaces data and model, so it is off until asked for.
         off = key == "toy"
         yield from (_off(line) if off else line for line in [f"{_indent(depth)}{name}:", *lines])
         if depth == 0:
             yield ""
+
+
+def _words(section: type[BaseModel], key: str) -> str:
+    """What is said of SECTION at KEY: its place's own words, where there are some, else its docstring."""
+    above, _, name = key.rpartition(".")
+    own = names.sections()[above].model_fields[name].description if above else None
+    # The docstring begins with the section's own name, which stands below anyway.
+    words = own or re.sub(r"^(`[\w.]+`(, )?)+[.:]? ?", "", inspect.cleandoc(section.__doc__ or ""))
+    return words[:1].upper() + words[1:]
 
 
 def _key(key: str, name: str, depth: int) -> Iterator[str]:

@@ -1,5 +1,8 @@
 """What this machine offers to a run, found without importing torch."""
 
+# NVML's binding is not typed.
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 import os

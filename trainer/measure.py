@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import psutil
-
 from trainer.algos.metrics import data_metrics, rollout_diff_metrics
 from trainer.batch import Batch
 from trainer.callbacks import Metrics
 from trainer.config.schema import RunConfig
-
-GIB = 2**30
 
 
 def measure(batch: Batch, timing: Metrics, config: RunConfig) -> Metrics:
@@ -27,5 +23,4 @@ def measure(batch: Batch, timing: Metrics, config: RunConfig) -> Metrics:
     metrics["perf/total_num_tokens"] = tokens
     metrics["perf/time_per_step"] = timing["timing_s/step"]
     metrics["perf/throughput"] = tokens / (timing["timing_s/step"] * num_ranks)
-    metrics["perf/cpu_memory_used_gb"] = psutil.virtual_memory().used / GIB
     return metrics

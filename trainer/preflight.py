@@ -16,6 +16,9 @@ from rlcheck.probes.context import ProbeContext
 from rlcheck.probes.gather import gather
 from rlcheck.report.model import Report
 from rlcheck.report.render import render
+from trainer import memory_check
+from trainer.config.schema import RunConfig
+from trainer.dry_run import shape_of
 from trainer.errors import RunFailure, UserError
 
 
@@ -55,10 +58,11 @@ class Preflight:
         }
 
 
-def examine(ignore: Sequence[str], timeout_s: float) -> Preflight:
-    """Examine this machine with rlcheck; show what fails.
+def examine(config: RunConfig, ignore: Sequence[str], timeout_s: float) -> Preflight:
+    """Examine this machine with rlcheck, and whether the run can fit in its memory; show what fails.
 
     Args:
+        config: of the run, resolved.
         ignore: check IDs that must not stop the run.
         timeout_s: for all probes together.
 
@@ -66,6 +70,9 @@ def examine(ignore: Sequence[str], timeout_s: float) -> Preflight:
         UserError: an ID in IGNORE does not exist.
         RunFailure: a check fails.
     """
+    too_large = memory_check.complaint(config, shape_of(config), memory_check.device_bytes(config.trainer.device))
+    if too_large and memory_check.CHECK_ID not in ignore:
+        raise RunFailure(f"{too_large}; or waive it with --ignore {memory_check.CHECK_ID}")
     started = time.perf_counter()
     clinic = doctor.summon()
     try:
@@ -77,7 +84,7 @@ def examine(ignore: Sequence[str], timeout_s: float) -> Preflight:
             checks,
             load_settings(Path.cwd()),
             command="env",
-            ignore=tuple(ignore),
+            ignore=tuple(name for name in ignore if name != memory_check.CHECK_ID),
             started=started,
         )
     except doctor.SelectionError as error:

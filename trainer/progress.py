@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+Done = Callable[[int], None]
+"""Tells how many pieces of a stage are done."""
 
 
 class Stages:
@@ -16,17 +19,26 @@ class Stages:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress: Progress | None = None
+        self._inside = False
 
     @contextmanager
-    def stage(self, words: str) -> Iterator[None]:
-        """Show WORDS and the time that has passed while the block runs, and what it took when it is done."""
-        begin = time.monotonic()
-        if self._console.is_terminal:
-            with self._bar() as bar:
-                bar.add_task(words, total=None)
-                yield
-        else:
-            yield
+    def stage(self, words: str, total: int | None = None) -> Generator[Done]:
+        """Show WORDS and the time that has passed while the block runs, and what it took when it is done.
+
+        Args:
+            words: what is done.
+            total: pieces, of which the block tells how many are done; null: nobody knows how far it is.
+        """
+        begin, self._inside = time.monotonic(), True
+        try:
+            if self._console.is_terminal:
+                with self._bar(counts=total is not None) as bar:
+                    task = bar.add_task(words, total=total)
+                    yield lambda done: bar.update(task, completed=done)
+            else:
+                yield _ignore
+        finally:
+            self._inside = False
         self.say(f"{words}: {time.monotonic() - begin:.1f} s")
 
     def say(self, line: str) -> None:
@@ -34,12 +46,22 @@ class Stages:
         console = self._progress.console if self._progress is not None else self._console
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    def still(self, line: str) -> None:
+        """Print LINE, which says that a wait goes on: in a pipe while a stage lasts. A bar or table says it anyway."""
+        if self._inside and not self._console.is_terminal:
+            self.say(line)
+
     @contextmanager
-    def _bar(self) -> Iterator[Progress]:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
-        with Progress(*columns, console=self._console, transient=True) as progress:
+    def _bar(self, *, counts: bool) -> Generator[Progress]:
+        columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(bar_width=20)]
+        columns += [MofNCompleteColumn()] if counts else []
+        with Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True) as progress:
             self._progress = progress
             try:
                 yield progress
             finally:
                 self._progress = None
+
+
+def _ignore(_done: int) -> None:
+    """Nobody looks."""

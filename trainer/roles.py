@@ -115,10 +115,9 @@ class Roles:
 
 def make_roles(trainers: Trainers, config: RunConfig, clock: Clock) -> Roles:
     """The roles that CONFIG needs, all on the same training ranks."""
-    needs_reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     return Roles(
         actor=Actor(trainers, config, clock),
-        reference=Reference(trainers, config, clock) if needs_reference else None,
+        reference=Reference(trainers, config, clock) if config.needs_reference else None,
         critic=Critic(trainers, config, clock) if config.critic.enable else None,
         critic_warmup=config.trainer.critic_warmup,
     )

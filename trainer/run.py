@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,20 +51,18 @@ def run_training(options: RunOptions) -> int:
         loaded = load_with_notes(options.source, options.overrides)
         config = resolve(loaded.config, this_machine())
         check(config)
-        _show_notes(console, loaded, config)
+        for note in (*loaded.notes, *notes(config)):
+            console.print(f"note: {note}", markup=False, style="dim")
         if options.dry_run:
             _show_plan(console, loaded, config)
             return DONE
-        return _execute(options, config, console)
+        choices = chosen(loaded.config, config)
+        if choices:
+            words = "--dry-run lists them, run.json holds them"
+            console.print(f"{len(choices)} settings left open are chosen: {words}", style="dim")
+        return _execute(options, config, choices, console)
     except KeyboardInterrupt:
         return _failed("stopped by a signal; nothing had been started", INTERRUPTED)
-
-
-def _show_notes(console: Console, loaded: Loaded, config: RunConfig) -> None:
-    for note in (*loaded.notes, *notes(config)):
-        console.print(f"note: {note}", markup=False, style="dim")
-    if number := len(chosen(loaded.config, config)):
-        console.print(f"{number} settings left open are chosen: --dry-run lists them, run.json holds them", style="dim")
 
 
 def _show_plan(console: Console, loaded: Loaded, config: RunConfig) -> None:
@@ -78,7 +76,7 @@ def _show_plan(console: Console, loaded: Loaded, config: RunConfig) -> None:
         console.print(line, markup=False)
 
 
-def _execute(options: RunOptions, config: RunConfig, console: Console) -> int:
+def _execute(options: RunOptions, config: RunConfig, choices: Sequence[str], console: Console) -> int:
     from trainer.cluster.ray_start import refuse_torchrun
     from trainer.preflight import Preflight, examine
 
@@ -86,7 +84,8 @@ def _execute(options: RunOptions, config: RunConfig, console: Console) -> int:
     begin = time.monotonic()
     directory = RunDir(Path(config.trainer.default_local_dir))
     try:
-        preflight = Preflight(True, ()) if options.skip_checks else examine(options.ignore, PREFLIGHT_TIMEOUT_S)
+        skipped = Preflight(True, ())
+        preflight = skipped if options.skip_checks else examine(config, options.ignore, PREFLIGHT_TIMEOUT_S)
     except RunFailure as error:
         return _failed(str(error))
     console.print(f"preflight: {preflight.line()}", markup=False)
@@ -94,7 +93,7 @@ def _execute(options: RunOptions, config: RunConfig, console: Console) -> int:
         if moved is not None:
             console.print(f"an earlier run lay in {directory.path}; it is kept as {moved}", markup=False)
         console.print(f"run directory: {directory.path}", markup=False)
-        record = run_record.describe(config, command=sys.argv, preflight=preflight.record())
+        record = run_record.describe(config, command=sys.argv, chosen=choices, preflight=preflight.record())
         with on_disk(f"{directory.record} cannot be written"):
             run_record.write_record(directory, record)
             directory.facts.write_bytes(preflight.facts_json())
@@ -116,7 +115,7 @@ def _outcome(options: RunOptions, directory: RunDir, console: Console, train: Ca
         facts = train()
     except (Interrupted, KeyboardInterrupt) as stop:
         _note(directory, "interrupted")
-        words = f"{stop or 'stopped by a signal'}. {_after(options, directory)}"
+        words = f"{str(stop) or 'stopped by a signal'}. {_after(options, directory)}"
         console.print(f"rltrain: {words}", markup=False)
         return INTERRUPTED
     except UserError as error:
@@ -167,7 +166,7 @@ def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:
         best = max(values, key=lambda pair: pair[1])
         lines[0] += f": {VALIDATION} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best[1]:.3f} (step {best[0]})"
     if saved := finished(directory.checkpoints):
-        lines.append(f"saved: {saved[-1].path}; score it with rltrain eval, or take it along with rltrain export")
+        lines += [f"saved: {saved[-1].path}", "score it with rltrain eval, or take it along with rltrain export"]
     return lines
 
 

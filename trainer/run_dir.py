@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ LOCK = "run.lock"
 
 
 @contextmanager
-def on_disk(what: str) -> Iterator[None]:
+def on_disk(what: str) -> Generator[None]:
     """In the block, a disk that is full or gone ends the run with WHAT and the reason.
 
     Raises:
@@ -91,7 +91,7 @@ class RunDir:
             raise self._unusable(error) from None
 
     @contextmanager
-    def claimed(self, *, afresh: bool) -> Iterator[Path | None]:
+    def claimed(self, *, afresh: bool) -> Generator[Path | None]:
         """Hold the directory for this process; the lock goes with the process, however it ends.
 
         Args:

@@ -31,13 +31,16 @@ def write_record(directory: RunDir, record: dict[str, Any]) -> None:
         raise
 
 
-def describe(config: RunConfig, *, command: Sequence[str], preflight: dict[str, Any]) -> dict[str, Any]:
-    """The record of a run that begins now."""
+def describe(
+    config: RunConfig, *, command: Sequence[str], chosen: Sequence[str], preflight: dict[str, Any]
+) -> dict[str, Any]:
+    """The record of a run that begins now; CHOSEN: what the config had left open, one `KEY = VALUE` each."""
     return {
         "schema_version": 1,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": list(command),
         "config": config.model_dump(mode="json"),
+        "chosen": list(chosen),
         "versions": {"python": platform.python_version()} | _versions(),
         "git": _git(Path.cwd()),
         "host": _host(),

@@ -13,6 +13,7 @@ from trainer.config.schema import RunConfig
 from trainer.rewards.combine import combine
 from trainer.rewards.pool import RewardPool
 from trainer.rewards.request import RewardRequest, RewardResult
+from trainer.tensors import floats
 
 ModelScores = Callable[[Sequence[Sample]], Sequence[float]]
 """Scores of the reward model, one for each sample."""
@@ -56,9 +57,8 @@ class Scorer:
         if not buffer.enable:
             return results
         lengths, limit = batch["response_mask"].sum(-1), self._config.data.max_response_length
-        return _added(
-            results, "overlong", 1.0, overlong_penalty(lengths, limit, buffer.len, buffer.penalty_factor).tolist()
-        )
+        penalties = overlong_penalty(lengths, limit, buffer.len, buffer.penalty_factor)
+        return _added(results, "overlong", 1.0, floats(penalties))
 
 
 def _added(results: Sequence[RewardResult], part: str, weight: float, values: Sequence[float]) -> list[RewardResult]:

@@ -9,14 +9,16 @@ from typing import Any
 
 from rich.console import Console
 
+from trainer import run_record
 from trainer.callbacks import Callback, Callbacks, RunInfo, StepRecord
 from trainer.callbacks.audit import Audit
 from trainer.callbacks.checkpoint import SaveCheckpoints
 from trainer.callbacks.console import LiveConsole, PlainConsole
+from trainer.callbacks.memory import Memory
 from trainer.callbacks.metrics_file import MetricsFile
 from trainer.callbacks.samples import Samples
 from trainer.callbacks.tensorboard import TensorBoard
-from trainer.callbacks.wandb import Wandb
+from trainer.callbacks.wandb import Wandb, require_wandb
 from trainer.checkpoints import CheckpointStore
 from trainer.clock import Clock
 from trainer.cluster.runtime import Runtime, connect
@@ -34,7 +36,7 @@ from trainer.prepare import Prepared, prepare
 from trainer.progress import Stages
 from trainer.rewards.pool import RewardPool
 from trainer.roles import RewardModelRole, Roles, make_roles
-from trainer.run_dir import RunDir
+from trainer.run_dir import RunDir, on_disk
 from trainer.scoring import Scorer
 from trainer.warmup import warm_up
 
@@ -50,6 +52,8 @@ def train_session(config: RunConfig, directory: RunDir, console: Console, begin:
         Interrupted: a signal ended it; what was learnt is saved.
     """
     stages, clock = Stages(console), Clock()
+    if "wandb" in config.trainer.logger:
+        require_wandb()
     prepared = prepare(config, directory, stages.say)
     position = Position(prepared, directory, clock)
     if position.checkpoint is not None:
@@ -58,10 +62,8 @@ def train_session(config: RunConfig, directory: RunDir, console: Console, begin:
         pool = stack.enter_context(RewardPool(prepared.config))
         pool.check()
         with stages.stage("starting Ray"):
-            runtime = stack.enter_context(connect(prepared.config, directory.logs, stages.say))
+            runtime = stack.enter_context(connect(prepared.config, directory.logs, stages.say, stages.still))
         stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
-        watchdog = stack.enter_context(StallWatchdog(runtime, prepared.config.trainer.stall_timeout_s))
-        clock.listen(watchdog.beat)
         pool.on_poll = RewardWatch(runtime.waits)
         session = Session(prepared, position, directory, pool, runtime, stages, clock)
         return session.run(console, begin)
@@ -85,8 +87,19 @@ class Session:
 
     def run(self, console: Console, begin: float) -> dict[str, Any]:
         """Start the workers, train, and end the workers in order."""
+        crew = start_crew(self.prepared, self.runtime, self.clock, self.stages, self.position.total_steps)
+        with on_disk(f"{self.directory.record} cannot be written"):
+            run_record.add(self.directory, facts=crew.facts)
+        # Not sooner: the stages of the start have limits of their own, and beat only when they end.
+        with StallWatchdog(self.runtime, self.config.trainer.stall_timeout_s) as watchdog:
+            self.clock.listen(watchdog.beat)
+            best = self._work(crew, console)
+            crew.close()
+        return {"steps": self.position.step, "best": best, "wall_s": round(time.monotonic() - begin, 1)}
+
+    def _work(self, crew: Crew, console: Console) -> dict[str, float] | None:
+        """Train; returns step and value of the best checkpoint."""
         position, trainer = self.position, self.config.trainer
-        crew = start_crew(self.prepared, self.runtime, self.clock, self.stages, position.total_steps)
         warm = self._resume_or_warm_up(crew)
         store = CheckpointStore(self.directory.checkpoints, trainer.max_actor_ckpt_to_keep)
         saver = SaveCheckpoints(store, crew.trainers.save, position.state, self.clock)
@@ -95,18 +108,18 @@ class Session:
         scorer = self._scorer(crew)
         callbacks = Callbacks(self._callbacks(crew, roles, scorer, saver, console))
         self._listened(callbacks, saver, lambda: self._train(crew, roles, scorer, callbacks, warm))
-        crew.close()
-        return {"steps": position.step, "best": saver.best, "wall_s": round(time.monotonic() - begin, 1)}
+        return saver.best
 
     def _resume_or_warm_up(self, crew: Crew) -> dict[str, float]:
         checkpoint = self.position.checkpoint
         if checkpoint is not None:
-            crew.trainers.load(checkpoint.path)
+            with self.stages.stage(f"loading the checkpoint of step {checkpoint.step}"):
+                crew.trainers.load(checkpoint.path)
             crew.trainers.version = checkpoint.step
             return {}
         if not self.config.sft_warmup.steps:
             return {}
-        metrics = warm_up(self.config, crew.trainers, self.prepared.demonstrations, self.clock, self.stages.say)
+        metrics = warm_up(self.config, crew.trainers, self.prepared.demonstrations, self.clock, self.stages)
         crew.trainers.snapshot_reference()
         return metrics
 
@@ -132,7 +145,7 @@ class Session:
         collector = Collector(self.config, crew.hybrid, scorer, lambda: next(position.loader))
         loop = Loop(roles, collector, position.estimator, callbacks, self.clock, self.config, waits.shielded)
         if position.step == 0:
-            callbacks.on_step_end(StepRecord(0, warm))
+            callbacks.on_step_end(StepRecord(0, warm | self.clock.taken()))
         loop.train(self._prompts())
 
     def _prompts(self) -> Iterator[tuple[int, list[Row]]]:
@@ -146,9 +159,12 @@ class Session:
         config, members = self.config, list[Callback]()
         members.append(_StepNote(self.position))
         if self.prepared.val is not None:
-            members.append(Validation(Evaluator(config, crew.hybrid, scorer, self.prepared.val, self.clock)))
+            members.append(
+                Validation(Evaluator(config, crew.hybrid, scorer, self.prepared.val, self.clock), self.clock)
+            )
+        members.append(Memory(self.runtime, crew.trainers, crew.engines.group))
         if config.trainer.audit:
-            members.append(Audit(crew.trainers, roles.actor, scorer))
+            members.append(Audit(crew.trainers, roles.actor, scorer, self.clock))
         members += [MetricsFile(), Samples()]
         if "tensorboard" in config.trainer.logger:
             members.append(TensorBoard())
@@ -156,11 +172,16 @@ class Session:
             members.append(Wandb())
         members.append(saver)
         if "console" in config.trainer.logger:
-            live = LiveConsole(console) if console.is_terminal else PlainConsole(console)
-            if isinstance(live, LiveConsole):
-                self.clock.listen(live.stage)
-            members.append(live)
+            members.append(self._shown(crew, console))
         return members
+
+    def _shown(self, crew: Crew, console: Console) -> Callback:
+        """What the user sees: a table in a terminal, lines elsewhere."""
+        if not console.is_terminal:
+            return PlainConsole(console)
+        live = LiveConsole(console, crew.work_files())
+        self.clock.listen(live.stage)
+        return live
 
     def _scorer(self, crew: Crew) -> Scorer:
         config = self.config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from trainer.cluster.runtime import SHM_PREFIX
+from trainer.cluster.host import SHM_PREFIX
 from trainer.fsdp.worker import TrainWorker
 from trainer.sync.broadcast import Address
 from trainer.sync.publisher import Publisher

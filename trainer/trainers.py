@@ -63,6 +63,14 @@ class Trainers:
         """Of the actor's shards, by rank."""
         return self.call("parameter_hash", doing="hashing the parameters")
 
+    def optimizer_steps(self) -> int:
+        """That the actor has taken since the run began; the same on all ranks."""
+        return self.call("optimizer_steps", doing="counting optimizer steps")[0]
+
+    def take_memory_peaks(self) -> list[dict[str, int]]:
+        """Bytes at most since last asked, by rank."""
+        return self.call("take_memory_peaks", doing="reading the peaks of memory")
+
     def save(self, directory: Path) -> None:
         """Write the ranks' part of a checkpoint."""
         self.call("save", str(directory), doing="saving the checkpoint")
@@ -83,7 +91,7 @@ class Trainers:
         config = self._config
         parts = config.actor_rollout_ref
         sections: dict[str, FsdpConfig] = {"actor": parts.actor.fsdp_config}
-        if parts.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+        if config.needs_reference:
             sections["ref"] = parts.ref.fsdp_config
         if config.critic.enable:
             sections["critic"] = config.critic.fsdp_config

@@ -1,16 +1,20 @@
 """The picture of a run's terminal, made again from what was recorded of a real run.
 
-`docs/tools/toy-ppo/` holds the lines that `rltrain run toy-ppo` printed before its table, and of its `metrics.jsonl`
-what the table shows (the last record whole). To record another run:
+`docs/tools/toy-ppo/` holds the lines that `rltrain run toy-ppo` printed before its table and after it, and of its
+`metrics.jsonl` what the table shows (the last record whole). To record another run:
 
-    rltrain run toy-ppo | tee start.txt        # keep the lines from `preflight:` on, up to the first step
-    python docs/tools/run_picture.py RUN_DIR    # cuts RUN_DIR/metrics.jsonl down to docs/tools/toy-ppo/metrics.jsonl
+    rltrain run toy-ppo > out.txt
+    python docs/tools/run_picture.py runs/rltrain/toy-ppo out.txt
+    python docs/tools/build_docs.py
+
+and then the numbers in README.md, which `tests/tools/test_pages.py` holds against the record.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,11 +37,13 @@ def svg() -> str:
     """The terminal at the end of the run, drawn by the code that drew it then."""
     from trainer.callbacks.base import StepRecord
     from trainer.callbacks.console import LiveConsole
+    from trainer.work import WorkFiles
 
     class Still(LiveConsole):
         """The table as it stands when the run has ended, without a terminal to draw on."""
 
         def picture(self, steps: list[dict[str, Any]]) -> RenderableType:
+            """As after all STEPS."""
             self._total = int(steps[-1]["step"])
             for step in steps:
                 self.on_step_end(StepRecord(int(step["step"]), {k: v for k, v in step.items() if isinstance(v, float)}))
@@ -47,19 +53,28 @@ def svg() -> str:
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
     start = (RECORDED / "start.txt").read_text(encoding="utf-8").rstrip()
     console.print(Text(f"$ rltrain run toy-ppo\n{start}"))
-    console.print(Still(console).picture(records()))
+    console.print(Still(console, WorkFiles({})).picture(records()))
+    console.print(Text((RECORDED / "end.txt").read_text(encoding="utf-8").rstrip()))
     svg = console.export_svg(title="rltrain", unique_id="rltrain")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
-def record(run_directory: Path) -> None:
-    """Cut the metrics of a run down to what `svg` needs."""
+def record(run_directory: Path, printed: Path) -> None:
+    """Cut the metrics of a run, and what it PRINTED into a pipe, down to what `svg` needs."""
     lines = (run_directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     steps = [json.loads(line) for line in lines]
     cut = [{key: value for key, value in step.items() if key in SHOWN} for step in steps[:-TABLE_ROWS]]
     rows = [{key: value for key, value in step.items() if key in _of_the_table()} for step in steps[-TABLE_ROWS:-1]]
     kept = [*cut, *rows, steps[-1]]
     (RECORDED / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept), encoding="utf-8")
+    words = printed.read_text(encoding="utf-8")
+    start = re.search(r"^preflight:.*?(?=^step 0/)", words, re.MULTILINE | re.DOTALL)
+    assert start is not None, f"{printed} does not hold the start of a run"
+    # Paths of this machine, and waits that a terminal does not show.
+    shown = [line for line in start[0].splitlines() if not re.match(r"run directory|an earlier run|.*, at most ", line)]
+    (RECORDED / "start.txt").write_text("\n".join(shown) + "\n", encoding="utf-8")
+    end = [line for line in words.splitlines() if line.startswith("finished ")]
+    (RECORDED / "end.txt").write_text("\n".join(end) + "\n", encoding="utf-8")
 
 
 def _of_the_table() -> set[str]:
@@ -69,4 +84,4 @@ def _of_the_table() -> set[str]:
 
 
 if __name__ == "__main__":
-    record(Path(sys.argv[1]))
+    record(Path(sys.argv[1]), Path(sys.argv[2]))

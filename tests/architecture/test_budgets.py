@@ -1,8 +1,9 @@
-"""Files and functions stay small enough to be read in one go."""
+"""Files and functions stay small enough to be read in one go, documented, and within the oldest Python's grammar."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("rlcheck", "trainer", "playbooks")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
+OLDEST_PYTHON = (3, 10)
 
+ANY_PYTHON = ROOT / "rlcheck" / "remote" / "bootstrap.py"
+"""A script that is sent to interpreters as old as Python 2; its comment says what it is."""
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -58,3 +62,25 @@ def test_no_feature_probing(path: Path) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr"
     ]
     assert not probes
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path != ANY_PYTHON], ids=relative)
+def test_every_public_thing_has_a_docstring(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bare = [] if ast.get_docstring(tree) else ["the module"]
+    assert not bare + list(_undocumented(tree))
+
+
+def _undocumented(scope: ast.Module | ast.ClassDef) -> Iterator[str]:
+    for node in scope.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield f"{node.name} in line {node.lineno}"
+        if isinstance(node, ast.ClassDef):
+            yield from _undocumented(node)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_the_oldest_supported_python_can_parse_it(path: Path) -> None:
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST_PYTHON)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from trainer.algos.masked import masked_mean, zero_outside
+from trainer.algos.masked import zero_outside
 
 NAN = float("nan")
 
@@ -47,11 +47,6 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
     if len(returns) < 2:
         return NAN
     return float(1 - (returns - values).var() / (returns.var() + 1e-5))
-
-
-def entropy_metrics(entropys: Tensor, mask: Tensor) -> dict[str, float]:
-    """`actor/entropy`: mean over tokens of the policy's entropy in nats. Both `[B, R]`."""
-    return {"actor/entropy": float(masked_mean(entropys.detach(), mask))}
 
 
 def rollout_diff_metrics(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> dict[str, float]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 
 import torch
 
-from trainer.batch import Batch, Sample
-from trainer.callbacks.base import Callback, RunInfo, StepRecord
+from trainer.batch import Batch
+from trainer.callbacks.base import Callback, StepRecord
+from trainer.clock import Clock
 from trainer.roles import Actor
 from trainer.scoring import Scorer
 from trainer.trainers import Trainers
@@ -18,48 +18,44 @@ class Audit(Callback):
     """Adds `audit` to each step's record.
 
     - `response_tokens`, `loss_tokens`: tokens generated, and tokens that the loss counted (per epoch over the batch);
-    - `optimizer_steps`: applied so far by the actor;
+    - `optimizer_steps`: taken by the actor since the run began, before a resume too;
     - `sampled_tokens_sha256`: of all response tokens in order;
     - `parameter_sha256`: of the actor's shards, by rank;
     - `rescored`: one sample, its reward then and scored again;
     - `recomputed`: first rows of the batch, whose log-probabilities were read again in micro batches of one row.
     """
 
-    def __init__(self, trainers: Trainers, actor: Actor, scorer: Scorer) -> None:
+    def __init__(self, trainers: Trainers, actor: Actor, scorer: Scorer, clock: Clock) -> None:
         self._trainers = trainers
         self._actor = actor
         self._scorer = scorer
-        self._optimizer_steps = 0.0
-
-    def on_run_start(self, run: RunInfo) -> None:
-        """Begin to count."""
-        self._optimizer_steps = 0.0
+        self._clock = clock
 
     def on_step_end(self, record: StepRecord) -> None:
         """Add the record."""
         batch = record.batch
         if batch is None:
             return
-        self._optimizer_steps += record.metrics.get("actor/optimizer_steps", 0.0)
-        row = record.step % len(batch)
-        record.audit.update(
-            response_tokens=int(batch["response_mask"].sum()),
-            loss_tokens=record.metrics.get("actor/loss_tokens"),
-            optimizer_steps=int(self._optimizer_steps),
-            sampled_tokens_sha256=sampled_tokens_hash(batch),
-            parameter_sha256=self._trainers.parameter_hashes(),
-            rescored=self._rescored(batch, row),
-            recomputed=dict(self._actor.recomputed),
-        )
+        with self._clock.apart("audit"):
+            record.audit.update(
+                response_tokens=int(batch["response_mask"].sum()),
+                loss_tokens=record.metrics.get("actor/loss_tokens"),
+                optimizer_steps=self._trainers.optimizer_steps(),
+                sampled_tokens_sha256=sampled_tokens_hash(batch),
+                parameter_sha256=self._trainers.parameter_hashes(),
+                rescored=self._rescored(batch, record.step % len(batch)),
+                recomputed=dict(self._actor.recomputed),
+            )
+        record.metrics.update(self._clock.taken())
 
     def _rescored(self, batch: Batch, row: int) -> dict[str, object]:
-        sample: Sequence[Sample] = batch.samples[row : row + 1]
-        again = self._scorer.rewards(sample)[0]
-        return {"uid": sample[0].uid, "sample": sample[0].sample, "reward": _score(batch, row), "again": again}
+        one = batch.select([row])
+        again, _ = self._scorer.score(one)
+        return {"uid": one.samples[0].uid, "sample": one.samples[0].sample, "reward": _sum(one), "again": _sum(again)}
 
 
-def _score(batch: Batch, row: int) -> float:
-    return float(batch["token_level_scores"][row].sum())
+def _sum(one: Batch) -> float:
+    return float(one["token_level_scores"].sum())
 
 
 def sampled_tokens_hash(batch: Batch) -> str:

@@ -1,4 +1,4 @@
-"""Saves checkpoints, and knows which was the best."""
+"""Saves checkpoints, and knows which of them was the best at validation."""
 
 from __future__ import annotations
 
@@ -32,15 +32,13 @@ class SaveCheckpoints(Callback):
 
     def on_step_end(self, record: StepRecord) -> None:
         """Save, if it is the step's turn."""
-        value = record.metrics.get(BEST_BY)
-        improved = (
-            value is not None and not record.before_training and (self.best is None or value > self.best["value"])
-        )
-        if improved and value is not None:
-            self.best = {"step": record.step, "value": value}
         due = self._frequency > 0 and record.step % self._frequency == 0
-        if not record.before_training and (due or record.step == self._last_step):
-            self.save(record.step)
+        if record.before_training or not (due or record.step == self._last_step):
+            return
+        value = record.metrics.get(BEST_BY)
+        if value is not None and (self.best is None or value > self.best["value"]):
+            self.best = {"step": record.step, "value": value}
+        self.save(record.step)
 
     def save(self, step: int) -> None:
         """Save the checkpoint of STEP now.

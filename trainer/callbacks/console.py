@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,78 +13,92 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.callbacks.base import Callback, RunInfo, StepRecord
-from trainer.callbacks.words import COLUMNS, footer, plain_line, sparkline
+from trainer.callbacks.words import COLUMNS, bar, doing, duration, footer, plain_line, sparkline
+from trainer.work import WorkFiles
 
 ROWS = 10
-TREND = 24
+TREND = 20
+BAR_WIDTH = 12
 
 
 class LiveConsole(Callback):
     """A table of the last steps that is drawn over itself, 80 columns wide; what stays is the last picture."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, work: WorkFiles) -> None:
+        self._console, self._work = console, work
         self._rows: deque[StepRecord] = deque(maxlen=ROWS)
         self._rewards: deque[float] = deque(maxlen=TREND)
-        self._validation: dict[int, float] = {}
         self._total = 0
-        self._stage = ""
-        self._begin = time.monotonic()
         self._first = 0
+        self._begin = time.monotonic()
+        self._stage, self._stage_begin, self._validates = "", self._begin, False
+        self._outcome = ""
         self._live: Live | None = None
+        # Steps arrive in one thread, and a picture is drawn by another.
+        self._lock = threading.Lock()
 
     def on_run_start(self, run: RunInfo) -> None:
         """Begin to draw."""
         self._total, self._first = run.total_steps, run.start_step
         self._begin = time.monotonic()
-        self._live = Live(self._draw(), console=self._console, refresh_per_second=4, transient=False)
+        self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=False)
         self._live.start()
 
     def stage(self, name: str) -> None:
         """Say which stage the step is in."""
-        self._stage = name
-        self._update()
+        self._work.begin(name)
+        with self._lock:
+            self._stage, self._stage_begin = name, time.monotonic()
+            self._validates = name == "testing" or (self._validates and name != "step")
 
     def on_step_end(self, record: StepRecord) -> None:
         """Add the step to the table."""
-        if (reward := record.metrics.get("critic/score/mean")) is not None:
-            self._rewards.append(reward)
-        if (value := record.metrics.get("val/reward/mean")) is not None:
-            self._validation[record.step] = value
-        self._rows.append(StepRecord(record.step, dict(record.metrics)))
-        self._update()
+        with self._lock:
+            if (reward := record.metrics.get("critic/score/mean")) is not None:
+                self._rewards.append(reward)
+            self._rows.append(StepRecord(record.step, dict(record.metrics)))
+            self._validates = False
 
     def on_run_end(self, outcome: str) -> None:
         """Leave the last picture standing."""
-        self._stage = outcome
+        self._outcome = outcome
         if self._live is not None:
-            self._update()
             self._live.stop()
             self._live = None
 
-    def _update(self) -> None:
-        if self._live is not None:
-            self._live.update(self._draw())
-
     def _draw(self) -> RenderableType:
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-        for column in COLUMNS:
-            table.add_column(column.title, justify="right", no_wrap=True, width=column.width)
-        for record in self._rows:
-            table.add_row(*(column.cell(record.step, record.metrics) for column in COLUMNS))
-        latest: Mapping[str, float] = self._rows[-1].metrics if self._rows else {}
-        return Group(self._heading(), table, *(Text(line, style="dim", no_wrap=True) for line in footer(latest)))
+        with self._lock:
+            table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+            for column in COLUMNS:
+                table.add_column(column.title, justify="right", vertical="bottom", no_wrap=True, width=column.width)
+            for record in self._rows:
+                table.add_row(*(column.cell(record.step, record.metrics) for column in COLUMNS))
+            latest: Mapping[str, float] = self._rows[-1].metrics if self._rows else {}
+            heading, now = self._heading(), self._now()
+        under = (Text(line, style="dim", no_wrap=True) for line in footer(latest))
+        return Group(Text(heading, no_wrap=True, style="bold"), Text(now, no_wrap=True), table, *under)
 
-    def _heading(self) -> Text:
+    def _heading(self) -> str:
         step = self._rows[-1].step if self._rows else self._first
-        done = step - self._first
-        spent = time.monotonic() - self._begin
-        left = f", about {spent / done * (self._total - step):.0f} s left" if done > 0 and step < self._total else ""
-        width = 16
-        filled = round(width * step / max(self._total, 1))
-        bar = "━" * filled + "╌" * (width - filled)
-        text = f"{bar} step {step}/{self._total}{left}  {sparkline(self._rewards)}  {self._stage}"
-        return Text(text, no_wrap=True, overflow="crop", style="bold")
+        done, spent = step - self._first, time.monotonic() - self._begin
+        parts = [f"{bar(step / max(self._total, 1), BAR_WIDTH)} {step} of {self._total} steps"]
+        if done > 0 and step < self._total:
+            parts.append(f"{duration(spent / done * (self._total - step))} left")
+        if self._rewards:
+            parts.append(f"reward {sparkline(self._rewards)}")
+        return " · ".join(parts)
+
+    def _now(self) -> str:
+        """What is done at this moment, and how far it is."""
+        if self._outcome:
+            return self._outcome
+        words = doing(self._stage)
+        if self._validates and self._stage != "testing":
+            words = f"{doing('testing')}: {words}"
+        counts = self._work.counts(self._stage)
+        if counts is not None and counts[1]:
+            words += f" {bar(counts[0] / counts[1], BAR_WIDTH)} {counts[0]}/{counts[1]}"
+        return f"{words} {duration(time.monotonic() - self._stage_begin)}"
 
 
 class PlainConsole(Callback):

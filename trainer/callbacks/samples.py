@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from trainer.callbacks.base import Callback, RunInfo, StepRecord
+from trainer.tensors import floats, ints
 
 
 class Samples(Callback):
@@ -28,9 +29,9 @@ class Samples(Callback):
         if batch is None or self._frequency <= 0 or (record.step - 1) % self._frequency:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
-        scores = batch["token_level_scores"].sum(-1).tolist()
-        lengths = batch["response_mask"].sum(-1).tolist()
-        versions = batch["policy_version"].tolist()
+        scores = floats(batch["token_level_scores"].sum(-1))
+        lengths = ints(batch["response_mask"].sum(-1))
+        versions = ints(batch["policy_version"])
         with (self._directory / f"step_{record.step}.jsonl").open("w", encoding="utf-8") as file:
             for row, sample in enumerate(batch.samples[: self._number]):
                 entry = {

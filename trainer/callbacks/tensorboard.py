@@ -27,7 +27,7 @@ class TensorBoard(Callback):
         """Write the step's scalars."""
         assert self._writer is not None
         for name, value in record.metrics.items():
-            self._writer.add_scalar(name, value, record.step)
+            self._writer.add_scalar(name, value, record.step)  # pyright: ignore[reportUnknownMemberType]
 
     def on_run_end(self, outcome: str) -> None:
         """Close the event file."""

@@ -9,6 +9,20 @@ from trainer.callbacks.base import Callback, RunInfo, StepRecord
 from trainer.errors import UserError
 
 
+def require_wandb() -> Any:
+    """The module, which is no requirement of the trainer.
+
+    Raises:
+        UserError: it is not installed, or does not load.
+    """
+    try:
+        return importlib.import_module("wandb")
+    except ImportError as error:
+        raise UserError(
+            f"trainer.logger names wandb, which cannot be imported ({error}): pip install wandb, or leave it out"
+        ) from None
+
+
 class Wandb(Callback):
     """Sends every metric to wandb; `trainer.wandb_proxy` is a proxy for wandb alone."""
 
@@ -19,14 +33,9 @@ class Wandb(Callback):
         """Open the wandb run.
 
         Raises:
-            UserError: wandb is not installed, or its service cannot be reached.
+            UserError: its service cannot be reached.
         """
-        try:
-            wandb = importlib.import_module("wandb")
-        except ImportError:
-            raise UserError(
-                "trainer.logger names wandb, which is not installed: pip install wandb, or leave it out of trainer.logger"
-            ) from None
+        wandb = require_wandb()
         trainer = run.config.trainer
         settings: dict[str, Any] = {}
         if trainer.wandb_proxy:

@@ -22,7 +22,7 @@ POLL_S = 0.25
 SETTLE_S = 1.0
 """After a failure, how long to look for its cause: a dead rank makes the others fail as well, and they may be first."""
 WORDS_EVERY_S = 15.0
-LOG_LINES = 8
+MAX_WORDS = 160
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class _Trouble:
     error: Exception
 
 
-def gather(runtime: Runtime, calls: Sequence[Call], deadline_s: float, doing: str) -> list[list[Any]]:
+def gather(
+    runtime: Runtime, calls: Sequence[Call], deadline_s: float, doing: str, limit: str | None = None
+) -> list[list[Any]]:
     """Wait for CALLS; returns their results, by call and then in the order in which the ranks were asked.
 
     Args:
@@ -51,6 +53,7 @@ def gather(runtime: Runtime, calls: Sequence[Call], deadline_s: float, doing: st
         calls: what to wait for.
         deadline_s: seconds after which the wait is given up.
         doing: what the calls do, for messages: "updating the actor".
+        limit: the config key that sets DEADLINE_S, for the message when it has passed.
 
     Raises:
         UserError: a worker raised one.
@@ -70,10 +73,11 @@ def gather(runtime: Runtime, calls: Sequence[Call], deadline_s: float, doing: st
             runtime.waits.check()
             now = time.monotonic()
             if len(results) < len(owners) and now - begin > deadline_s:
-                raise RunFailure(_late(waiting, owners, results, deadline_s))
+                words = _late(waiting, owners, results, deadline_s)
+                raise RunFailure(f"{words}; the limit is {limit}" if limit else words)
             if now - said > WORDS_EVERY_S:
                 said = now
-                runtime.say(f"{doing} ({now - begin:.0f} s, at most {deadline_s:.0f})")
+                runtime.still(f"{doing} ({now - begin:.0f} s, at most {deadline_s:.0f})")
     return [[results[ref] for ref in call.refs] for call in calls]
 
 
@@ -118,10 +122,10 @@ def _result(call: Call, rank: int, ref: Any, doing: str, troubles: list[_Trouble
 def _obituary(group: WorkerGroup, rank: int, said: str, doing: str) -> str:
     """Who died, where, how, and its last words."""
     log = group.logs[rank]
-    tail: list[str] = group.ask_node(rank, "tail", log, LOG_LINES) or []
+    tail: list[str] = group.ask_node(rank, "tail", log, 1) or []
     fate = group.ask_node(rank, "fate", group.pids[rank], said) or "died with its node, which does not answer"
-    lines = [f"{doing}: {group.title(rank)} {fate}; log: {log}", *(f"  | {line}" for line in tail)]
-    return "\n".join(lines)
+    words = f'; its last words: "{tail[-1].strip()[:MAX_WORDS]}"' if tail else ""
+    return f"{doing}: {group.title(rank)} {fate}{words}; log: {log}"
 
 
 def _store_full(group: WorkerGroup, rank: int, doing: str) -> str:

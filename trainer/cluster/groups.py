@@ -117,7 +117,10 @@ class WorkerGroup:
         times = [id(value) for one in args for value in one]
         shared = {id(value): ray.put(value) for one in args for value in one if _travels_once(value, times)}
         refs = {
-            self.actors[rank].call.remote(method, *(shared.get(id(value), value) for value in one)): rank
+            # The name is for the timeline.
+            self.actors[rank]
+            .call.options(name=f"{self.name(rank)}.{method}")
+            .remote(method, *(shared.get(id(value), value) for value in one)): rank
             for rank, one in zip(asked, args, strict=True)
         }
         return Call(self, method, refs)

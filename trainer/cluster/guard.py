@@ -1,10 +1,11 @@
 """A small process that outlives its ward and cleans up after it, however the ward ended (even by SIGKILL).
 
-Run as a file, with nothing but the standard library: `python -S -E guard.py WARD GROUP PREFIX [PID:BIRTH …]`. It waits
-until the process WARD is gone, ends what is left of the process group GROUP (0: none) and the processes PID, and
-removes the files of shared memory that begin with PREFIX (empty: none). A worker's guard ends the processes that an
-engine has started. The controller's guard ends the two agents of a local Ray, which would look for Ray for a minute
-(the rest of it dies with the controller; seen in 2.60), and removes shared memory, as nobody else is left to do it.
+Run as a file, with nothing but the standard library: `python -S -E guard.py WARD GROUP PREFIX SESSION [PID:BIRTH …]`.
+It waits until the process WARD is gone, ends what is left of the process group GROUP (0: none) and the processes PID,
+and removes the files of shared memory that begin with PREFIX (empty: none) and the directory SESSION (empty: none).
+A worker's guard ends the processes that an engine has started. The controller's guard ends the two agents of a local
+Ray, which would look for Ray for a minute (the rest of it dies with the controller; seen in 2.60), and removes shared
+memory and Ray's session directory, as nobody else is left to do it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import glob
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -19,7 +21,7 @@ import time
 GRACE_S = 2.0
 
 
-def main(ward: int, group: int, prefix: str, others: list[str]) -> None:
+def main(ward: int, group: int, prefix: str, session: str, others: list[str]) -> None:
     """Wait for the end of WARD, then clean up."""
     _wait_for_end(ward)
     if group:
@@ -36,6 +38,8 @@ def main(ward: int, group: int, prefix: str, others: list[str]) -> None:
         time.sleep(GRACE_S)  # the workers' own guards end the last users of it first
         for path in glob.glob(f"/dev/shm/{glob.escape(prefix)}*"):
             os.unlink(path)
+    if session:
+        shutil.rmtree(session, ignore_errors=True)
 
 
 def birth_of(pid: int) -> str:
@@ -64,4 +68,4 @@ def _signal(group: int, number: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])

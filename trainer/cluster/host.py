@@ -19,9 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer import work
 from trainer.cluster import guard
-from trainer.errors import UserError
+from trainer.errors import UserError, kind_and_line
 
+SHM_PREFIX = "RLTRAIN_SHM_PREFIX"
+"""Variable in each worker: a name of shared memory has to begin with its value, so that it is removed with the run."""
 STACK_SIGNAL = signal.SIGUSR2
 
 
@@ -63,6 +66,7 @@ class Host:
 
     def __init__(self, spec: HostSpec) -> None:
         os.environ.update(spec.environ)
+        os.environ[work.PLACE] = str(work.place_of(spec.log))
         self._log = _redirect_output(spec)
         # A file of its own for stacks: the watchdog reads what is new in it.
         self._stacks = stacks_file(spec.log).open("a", encoding="utf-8")
@@ -102,8 +106,7 @@ class Host:
 
 def error_line(error: BaseException) -> str:
     """One line: kind, first line of the message, and the innermost place."""
-    words = str(error).strip().splitlines()
-    line = type(error).__name__ + (f": {words[0]}" if words else "")
+    line = kind_and_line(error)
     frames = traceback.extract_tb(error.__traceback__)
     return f"{line} ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else line
 
@@ -137,14 +140,14 @@ def _lead_a_guarded_group() -> subprocess.Popen[bytes]:
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    return start_guard(os.getpid(), "", ())
+    return start_guard(os.getpid(), "", "", ())
 
 
-def start_guard(group: int, prefix: str, others: Iterable[int]) -> subprocess.Popen[bytes]:
+def start_guard(group: int, prefix: str, session: str, others: Iterable[int]) -> subprocess.Popen[bytes]:
     """Start a guard over this process; see `trainer.cluster.guard`. OTHERS: numbers of processes to end."""
     named = [f"{pid}:{guard.birth_of(pid)}" for pid in others]
     return subprocess.Popen(
-        [sys.executable, "-S", "-E", guard.__file__, str(os.getpid()), str(group), prefix, *named],
+        [sys.executable, "-S", "-E", guard.__file__, str(os.getpid()), str(group), prefix, session, *named],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

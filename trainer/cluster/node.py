@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+from trainer.cluster.gpu_memory import GpuMemory, NvmlError
 from trainer.cluster.host import STACK_SIGNAL, stacks_file
 from trainer.cluster.processes import (
     Process,
@@ -39,6 +41,7 @@ class NodeEyes:
         self._oom_kills: dict[int, int] = {}
         self._families: dict[int, tuple[set[Process], set[Path]]] = {}
         self._born = time.time()
+        self._gpu_memory: GpuMemory | None = None
 
     def watch(self, pid: int) -> None:
         """Remember the process, so that its end can be told afterwards."""
@@ -51,6 +54,21 @@ class NodeEyes:
             return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
+
+    def watch_gpus(self, gpus: Sequence[str]) -> str | None:
+        """Begin to watch the memory of GPUS, as CUDA_VISIBLE_DEVICES names them; why not, if that fails."""
+        try:
+            self._gpu_memory = GpuMemory(gpus)
+        except NvmlError as error:
+            return str(error)
+        return None
+
+    def take_gpu_memory(self) -> int | None:
+        """Bytes in use on the fullest of the watched GPUs at the worst moment since last asked; None: unknown."""
+        try:
+            return self._gpu_memory.take() if self._gpu_memory is not None else None
+        except NvmlError:
+            return None
 
     def fate(self, pid: int, said: str) -> str:
         """In words: how the process ended; SAID is Ray's account."""

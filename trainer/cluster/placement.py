@@ -108,10 +108,9 @@ def plan(config: RunConfig, nodes: Sequence[Node]) -> Placement:
 
 def training_roles(config: RunConfig) -> tuple[str, ...]:
     """Roles that live in each training process."""
-    actor = config.actor_rollout_ref.actor
     wanted = {
         "actor": True,
-        "ref": actor.use_kl_loss or config.algorithm.use_kl_in_reward,
+        "ref": config.needs_reference,
         "critic": bool(config.critic.enable),
         "reward model": config.reward_model.enable,
     }

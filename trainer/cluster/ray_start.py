@@ -45,7 +45,7 @@ def refuse_torchrun() -> None:
     if found or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         name = found[0] if found else "WORLD_SIZE"
         raise UserError(
-            f"rltrain was started by torchrun or alike ({name} is set): Ray launches its ranks, "
+            f"started by torchrun or alike ({name} is set): Ray launches its ranks, "
             "so start `rltrain run …` once, without torchrun"
         )
 
@@ -70,7 +70,7 @@ class Started:
     """Where the local Ray keeps its logs and sockets."""
 
 
-def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say) -> Started:
+def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, still: Say) -> Started:
     """Connect this process to Ray.
 
     Raises:
@@ -87,9 +87,14 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say) -> S
         _probe(address)
     arguments = {**defaults, **ray_init, "address": address or "local"}
     before = descendants(os.getpid())
-    with _environment_of_ray(address is None), _own_signals() as signals, _watched_start(say) as timer:
+    with _environment_of_ray(address is None), _own_signals() as signals, _watched_start(say, still) as timer:
         try:
-            session_dir = _init(arguments, timer)
+            try:
+                session_dir = _init(arguments, timer)
+            except _NotUpInTime:
+                say("Ray's own limit of 30 s has passed, as on a busy machine: starting it once more")
+                kill(descendants(os.getpid()) - before)
+                session_dir = _init(arguments, timer)
             signals.check()
         except BaseException:
             kill(descendants(os.getpid()) - before)
@@ -98,6 +103,10 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say) -> S
     if address is not None:
         return Started(set(), None)
     return Started(descendants(os.getpid()) - before, session_dir)
+
+
+class _NotUpInTime(RunFailure):
+    """Ray's own limit, which nothing can change (seen in 2.60), has passed; ours has not."""
 
 
 def _init(arguments: dict[str, Any], timer: _StartTimer) -> Path:
@@ -113,7 +122,7 @@ def _init(arguments: dict[str, Any], timer: _StartTimer) -> Path:
         ) from None
     except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the latter
         raise Interrupted(_STOPPED) from None
-    except (RuntimeError, OSError, ray_errors.RayError) as error:
+    except Exception as error:  # a node that is not up in 30 s is a plain one
         if timer.has_fired:
             raise RunFailure(_late()) from None
         raise _explained(where, error) from None
@@ -130,6 +139,8 @@ def _explained(where: str, error: BaseException) -> Exception:
         return UserError(f"no Ray cluster can be joined at {where} ({last_line(error)}): {_MEND}")
     if "address already in use" in text.lower():
         return UserError(f"Ray's port is taken ({last_line(error)}): name another in ray_kwargs.ray_init")
+    if "timed out during startup" in text:
+        return _NotUpInTime("Ray's own processes were not up in 30 s, twice: this machine is overloaded")
     return RunFailure(f"Ray did not start: {last_line(error)}; its logs: /tmp/ray/session_latest/logs")
 
 
@@ -155,10 +166,10 @@ def _late() -> str:
 class _StartTimer:
     """Says that Ray is still starting, and ends what it has started when that takes too long."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, still: Say) -> None:
         self.has_fired = False
         self.done = threading.Event()
-        self._say = say
+        self._say, self._still = say, still
         self._before = descendants(os.getpid())
 
     def run(self) -> None:
@@ -168,7 +179,7 @@ class _StartTimer:
             if self.done.wait(pause):
                 return
             waited += pause
-            self._say(f"starting Ray ({waited:.0f} s, at most {START_DEADLINE_S:g})")
+            self._still(f"starting Ray ({waited:.0f} s, at most {START_DEADLINE_S:g})")
         self.has_fired = True
         # Most of Ray's own waits look whether the processes that they wait for are alive, and end.
         kill(descendants(os.getpid()) - self._before)
@@ -179,8 +190,8 @@ class _StartTimer:
 
 
 @contextmanager
-def _watched_start(say: Say) -> Generator[_StartTimer]:
-    timer = _StartTimer(say)
+def _watched_start(say: Say, still: Say) -> Generator[_StartTimer]:
+    timer = _StartTimer(say, still)
     thread = threading.Thread(target=timer.run, name="ray-start-timer", daemon=True)
     thread.start()
     try:

@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import exceptions as ray_errors
 
-from trainer.cluster import ray_start
-from trainer.cluster.host import start_guard
+from trainer.cluster import ray_start, timeline
+from trainer.cluster.host import SHM_PREFIX, start_guard
 from trainer.cluster.node import NodeEyes
 from trainer.cluster.placement import Node
 from trainer.cluster.processes import (
@@ -39,54 +38,66 @@ if TYPE_CHECKING:
 NODE_TIMEOUT_S = 30.0
 GRACE_S = 10.0
 """How long what a killed worker started may take to end."""
-SHM_PREFIX = "RLTRAIN_SHM_PREFIX"
-"""Variable in each worker: a name of shared memory has to begin with its value, so that it is removed with the run."""
 
 
 @contextmanager
-def connect(config: RunConfig, logs: Path, say: Say = silent) -> Generator[Runtime]:
+def connect(config: RunConfig, logs: Path, say: Say = silent, still: Say | None = None) -> Generator[Runtime]:
     """Start a local Ray, or join the one of `ray_kwargs.ray_init.address` or RAY_ADDRESS, for the time of a block.
 
     However the block is left, the workers end, a local Ray ends, and it is verified that nothing remains. After a
-    `RunFailure` the local Ray's own logs (/tmp/ray) stay, otherwise they are removed too.
+    `RunFailure` the local Ray's own logs are kept in `LOGS/ray`.
 
     Args:
         config: resolved.
         logs: an existing directory; each worker writes `NAME.log` into it.
         say: prints a line of progress.
+        still: prints now and then what is still being waited for; null: as SAY.
 
     Raises:
         UserError: started under torchrun; no cluster answers; wrong arguments.
         RunFailure: Ray did not start.
     """
     ray_start.refuse_torchrun()
-    runtime = Runtime(logs.resolve(), say, config.trainer.shutdown_timeout_s)
-    started = ray_start.start(config.ray_kwargs.ray_init, f"rltrain-{runtime.id}", config.trainer.device == "cuda", say)
+    trace = timeline.writable(config.ray_kwargs.timeline_json_file)
+    runtime = Runtime(logs.resolve(), say, config.trainer.shutdown_timeout_s, still)
+    on_gpu = config.trainer.device == "cuda"
+    started = ray_start.start(config.ray_kwargs.ray_init, f"rltrain-{runtime.id}", on_gpu, say, runtime.still)
     runtime.started = started.processes
-    guard = start_guard(0, runtime.shm_prefix, [process.pid for process in started.processes])
+    session = started.session_dir
+    guard = start_guard(0, runtime.shm_prefix, str(session or ""), [process.pid for process in started.processes])
     try:
         try:
-            runtime.nodes = _nodes(is_local=started.session_dir is not None)
+            runtime.nodes = _nodes(is_local=session is not None)
             yield runtime
         except RunFailure:
-            started = replace(started, session_dir=None)
+            if session is not None:
+                _keep_logs(session, runtime.logs)
             raise
         finally:
+            if trace is not None:
+                timeline.write(trace, say)
             runtime.close()
-            if started.session_dir is not None:
-                shutil.rmtree(started.session_dir, ignore_errors=True)
+            if session is not None:
+                shutil.rmtree(session, ignore_errors=True)
     finally:
         guard.kill()
         guard.wait()
 
 
+def _keep_logs(session: Path, logs: Path) -> None:
+    """Copy what a local Ray has written about itself; its agents may still write, and a disk may be full."""
+    with suppress(OSError, shutil.Error):
+        shutil.copytree(session / "logs", logs / "ray", dirs_exist_ok=True)
+
+
 class Runtime:
     """What a run holds while it is connected to Ray; made by `connect`."""
 
-    def __init__(self, logs: Path, say: Say, shutdown_timeout_s: float) -> None:
+    def __init__(self, logs: Path, say: Say, shutdown_timeout_s: float, still: Say | None = None) -> None:
         self.id = secrets.token_hex(4)
         self.logs = logs
         self.say = say
+        self.still = still or say
         self.waits = Waits()
         self.groups: list[WorkerGroup] = []
         self.nodes: list[Node] = []

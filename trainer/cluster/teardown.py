@@ -54,7 +54,8 @@ class StopSignals(AbstractContextManager["StopSignals"]):
             os._exit(EXIT_CODE)
         self.requested = True
         self._say(f"{name}: stopping in order; once more ends at once")
-        self._waits.interrupt(Interrupted(f"stopped by {name}"))
+        current = self._waits.current
+        self._waits.interrupt(Interrupted(f"stopped by {name}" + (f" ({current.doing})" if current else "")))
 
 
 @contextmanager

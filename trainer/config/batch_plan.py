@@ -110,7 +110,7 @@ class BatchPlan:
         return (
             f"micro batch    {_count(self.micro_batch_size, 'sample')} on a rank: {teach}; "
             f"{_count(self.micro_batches_per_rank, 'pass', 'passes')} for each rank's share"
-            + (f", the last of {rest}" if rest else "")
+            + (f", the last of {rest}" if rest and self.micro_batches_per_rank > 1 else "")
         )
 
 

@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from trainer.config import messages, names
 from trainer.config.schema import RunConfig
 from trainer.config.source import Source, read
-from trainer.errors import UserError
+from trainer.errors import UserError, first_line
 
 MISSING = "???"
 _EXAMPLES = {"_files": "/path/to/file.parquet", "path": "/path/to/model"}
@@ -29,9 +29,6 @@ class Loaded:
     config: RunConfig
     notes: tuple[str, ...]
     """One line each: keys that moved, verl keys that rltrain does not have and that stand at verl's default."""
-    source_name: str
-    source_text: str
-    """The file as it is, before overrides."""
 
 
 def load(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -55,7 +52,7 @@ def load_with_notes(source: str | Path, overrides: Sequence[str] = ()) -> Loaded
     config = flat.validate()
     if config is None or flat.problems:
         raise UserError("\n".join(flat.problems))
-    return Loaded(config, tuple(flat.notes), found.name, found.text)
+    return Loaded(config, tuple(flat.notes))
 
 
 @dataclass
@@ -90,7 +87,7 @@ class _Flat:
         except InterpolationToMissingValueError:
             pass  # The value that it points to is reported as missing itself.
         except OmegaConfBaseException as error:
-            self.problem(key, f"cannot resolve {messages.shown(self.raw[key])}: {str(error).splitlines()[0]}")
+            self.problem(key, f"cannot resolve {messages.shown(self.raw[key])}: {first_line(error)}")
 
     def use_rltrain_names(self) -> None:
         """Move verl's keys to where rltrain has them; note or refuse those that it does not have."""

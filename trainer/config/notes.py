@@ -41,7 +41,7 @@ def _loss(config: RunConfig) -> Iterator[str]:
     if plan.padding_rows:
         yield (
             f"mini batches of {plan.mini_batch_samples} samples do not divide by {plan.world_size} ranks: "
-            f"{plan.padding_rows} rows of padding in each"
+            f"{plan.padding_rows} row{'s' * (plan.padding_rows > 1)} of padding in each"
         )
 
 

@@ -13,7 +13,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trainer.errors import UserError
+from trainer.errors import UserError, first_line
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w.\-\[\]]+)(?P<given>=(?P<value>.*))?", re.DOTALL)
@@ -101,7 +101,7 @@ def _parse(name: str, text: str) -> Source:
         line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
         raise UserError(f"{name}{line}: not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"{name}: not YAML: {_first_line(error)}") from None
+        raise UserError(f"{name}: not YAML: {_reason(error)}") from None
     return Source(name, text, cast(DictConfig, tree), {key: f"{name}:{line}" for key, line in _lines(root, "", 0)})
 
 
@@ -132,7 +132,7 @@ def _override(source: Source, override: str) -> Source:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={matched['value']}"]), resolve=False)
         OmegaConf.update(tree, key, cast(dict[str, Any], value)["value"], merge=True)
     except (yaml.YAMLError, OmegaConfBaseException, TypeError, ValueError, IndexError, AssertionError) as error:
-        raise UserError(f"override '{override}': {_first_line(error)}") from None
+        raise UserError(f"override '{override}': {_reason(error)}") from None
     dotted = key.replace("[", ".").replace("]", "")
     kept = {old: place for old, place in source.places.items() if not f"{old}.".startswith(f"{dotted}.")}
     return replace(source, tree=tree, places={**kept, dotted: f"override '{override}'"})
@@ -150,7 +150,7 @@ def _removed(source: Source, override: str, key: str) -> Source:
     return replace(source, tree=OmegaConf.create(raw))
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem:
         return error.problem
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error)

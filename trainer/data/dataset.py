@@ -80,16 +80,6 @@ class Dataset:
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    def need_ground_truth(self, why: str) -> None:
-        """Hold that every row has a ground truth, because WHY.
-
-        Raises:
-            UserError: naming the first row that has none.
-        """
-        for row in self.rows:
-            if row.ground_truth is None:
-                raise UserError(f"{row.place}:reward_model.ground_truth: missing; {why}")
-
 
 def build_dataset(
     files: str | tuple[str, ...] | None, config: DataConfig, tokenizer: PreTrainedTokenizerBase, split: Split

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import cast
 
 import torch
+
+from trainer.tensors import ints
 
 
 def permutation(size: int, key: str) -> list[int]:
@@ -15,4 +16,4 @@ def permutation(size: int, key: str) -> list[int]:
     """
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
     generator = torch.Generator().manual_seed(seed)
-    return cast("list[int]", torch.randperm(size, generator=generator).tolist())  # pyright: ignore[reportUnknownMemberType]
+    return ints(torch.randperm(size, generator=generator))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from trainer.errors import UserError
+from trainer.errors import UserError, first_line
 
 UTF8_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -40,21 +40,11 @@ def resolve_files(files: str | tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(_resolve(name) for name in names)
 
 
-def read_rows(files: str | tuple[str, ...]) -> Iterator[RawRow]:
-    """The rows of FILES, in order.
-
-    Raises:
-        UserError: a file is missing, of an unknown kind or broken; the message names the place.
-    """
-    for path in resolve_files(files):
-        yield from read_file(path)
-
-
 def read_file(path: Path) -> Iterator[RawRow]:
     """The rows of one file or directory; read from start to end, so that changes of the file later do not matter.
 
     Raises:
-        UserError: as for `read_rows`.
+        UserError: it is missing, of an unknown kind or broken; the message names the place.
     """
     read = _read_directory if path.is_dir() else READERS.get(path.suffix.lower())
     if read is None:
@@ -146,7 +136,9 @@ def _read_parquet(path: Path) -> Iterator[RawRow]:
                     yield RawRow(path, f"{path}:row {number}", values)
                     number += 1
     except ValueError as error:  # pyarrow's own errors of form
-        raise UserError(f"{path}:row {number}: not readable Parquet: {_first_line(error)}; write it anew") from None
+        raise UserError(
+            f"{path}:row {number}: not readable Parquet: {first_line(error)[:200]}; write it anew"
+        ) from None
 
 
 def _read_directory(path: Path) -> Iterator[RawRow]:
@@ -162,13 +154,9 @@ def _read_directory(path: Path) -> Iterator[RawRow]:
             number += 1
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} is not a data set that datasets.save_to_disk wrote: {_first_line(error)}; "
+            f"{path} is not a data set that datasets.save_to_disk wrote: {first_line(error)[:200]}; "
             "name such a directory, or the .jsonl or .parquet files in it"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _library(module: str, package: str) -> Any:

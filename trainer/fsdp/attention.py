@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from trainer.errors import UserError
+from trainer.tensors import ints
 
 NAME = "rltrain_packed"
 
@@ -70,9 +71,8 @@ def packed_attention(
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         assert max_length_q is not None
         return varlen(query, key, value, cu_seq_lens_q, max_length_q, sliding_window, kwargs.get("scaling")), None
-    borders: list[int] = cu_seq_lens_q.tolist()
     parts: list[Tensor] = []
-    for start, end in pairwise(borders):
+    for start, end in pairwise(ints(cu_seq_lens_q)):
         q, k, v = (tensor[:, :, start:end] for tensor in (query, key, value))
         mask = window_mask(end - start, sliding_window, query.device)
         parts.append(sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0])

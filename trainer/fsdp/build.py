@@ -16,7 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from trainer.config.schema import FsdpConfig, ModelConfig
-from trainer.errors import UserError
+from trainer.errors import UserError, first_line
 from trainer.fsdp import attention
 from trainer.fsdp.precision import training_dtype
 from trainer.fsdp.value_model import ValueModel
@@ -32,9 +32,8 @@ def load_config(model: ModelConfig) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(directory, trust_remote_code=model.trust_remote_code, **model.override_config)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"{directory / 'config.json'}: transformers cannot read the model's config: {reason}"
+            f"{directory / 'config.json'}: transformers cannot read the model's config: {first_line(error)}"
         ) from error
 
 
@@ -76,8 +75,9 @@ def _load(auto_class: Any, model: ModelConfig, fsdp: FsdpConfig) -> PreTrainedMo
             output_loading_info=True,
         )
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"model.path={directory}: cannot be loaded as {auto_class.__name__}: {reason}") from error
+        raise UserError(
+            f"model.path={directory}: cannot be loaded as {auto_class.__name__}: {first_line(error)}"
+        ) from error
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:3])
         raise UserError(f"model.path={directory}: its files hold no weights for {missing}, which would be random")

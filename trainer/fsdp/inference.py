@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from trainer import work
 from trainer.fsdp.build import reshard
 from trainer.fsdp.forward import Policy
 from trainer.fsdp.metrics import largest
@@ -34,7 +35,8 @@ def infer(role: Role, shard: Shard, size: MicroSize, reader: Reader, names: tupl
     count = int(largest(float(len(cut(row_lengths(shard), size))), role.device))
     role.model.eval()
     with torch.no_grad():
-        for rows, micro in micro_batches(shard, size, count, role.device):
+        for done, (rows, micro) in enumerate(micro_batches(shard, size, count, role.device)):
+            work.report(done, count)
             found = reader(micro)
             if rows:
                 for name in names:

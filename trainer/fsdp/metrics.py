@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainer.tensors import floats
+
 
 class Sums:
     """Named sums, kept on the device until all ranks add them up: no synchronisation for each micro batch."""
@@ -32,7 +34,7 @@ class Sums:
         names = sorted(self._sums)
         stacked = torch.stack([self._sums[name].to(self._device) for name in names])
         dist.all_reduce(stacked)
-        return dict(zip(names, stacked.tolist(), strict=True))
+        return dict(zip(names, floats(stacked), strict=True))
 
 
 def largest(value: float, device: str) -> float:

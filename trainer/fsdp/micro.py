@@ -3,9 +3,6 @@
 Pure: the same rows give the same cut in the controller and on every rank.
 """
 
-# Torch and transformers are typed in part.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +13,7 @@ from torch import Tensor
 
 from trainer.algos.aggregation import AggNormalizer
 from trainer.config.schema import ActorConfig, CriticConfig, RunConfig
+from trainer.tensors import ints
 
 Shard = Mapping[str, Tensor]
 """Fields of some rows, as in `trainer.batch.FIELDS`; needs `input_ids`, `attention_mask`, `position_ids` [B, T] and
@@ -65,7 +63,7 @@ class MicroSize:
 
 def row_lengths(shard: Shard) -> list[int]:
     """Tokens of each row."""
-    return shard["attention_mask"].sum(dim=-1).tolist()
+    return ints(shard["attention_mask"].sum(dim=-1))
 
 
 def cut(lengths: Sequence[int], size: MicroSize) -> list[list[int]]:

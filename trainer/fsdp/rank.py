@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trainer.errors import UserError
+from trainer.errors import UserError, first_line
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,9 @@ def connect(info: RankInfo, timeout_s: float) -> DeviceMesh:
         store = TCPStore(info.master_addr, info.master_port, info.world_size, info.rank == 0, timeout)
         dist.init_process_group(backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
-        reason = str(error).splitlines()[0]
         raise UserError(
             f"training rank {info.rank} of {info.world_size} could not meet the others at {where} in {timeout_s:g} s"
-            f" ({reason}): check that the port is free and the hosts reach each other"
+            f" ({first_line(error)}): check that the port is free and the hosts reach each other"
             " (actor_rollout_ref.nccl_timeout sets the wait)"
         ) from error
     return init_device_mesh(info.device_type, (info.world_size,))

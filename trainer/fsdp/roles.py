@@ -21,11 +21,6 @@ from trainer.fsdp.weights import check_names
 from trainer.rewards.model import RewardModel
 
 
-def needs_reference(config: RunConfig) -> bool:
-    """Whether a KL to the reference policy is measured anywhere."""
-    return config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
-
-
 def make_actor(config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int) -> Role:
     """The policy, with its optimizer. TOTAL_STEPS: of the run; the schedule counts optimizer steps."""
     section = config.actor_rollout_ref

@@ -3,9 +3,6 @@
 Which rows make a mini batch depends on the order of the batch (or on a seed) alone, not on the number of ranks.
 """
 
-# Torch and transformers are typed in part.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +15,7 @@ from trainer.algos.aggregation import AggNormalizer
 from trainer.config.schema import RunConfig
 from trainer.fsdp.micro import MicroSize, MiniBatch, cut, row_lengths
 from trainer.fsdp.rank import derive_seed
+from trainer.tensors import ints
 
 _COMMON = ("input_ids", "attention_mask", "position_ids", "response_mask")
 ACTOR_FIELDS = (*_COMMON, "old_log_probs", "advantages")
@@ -92,7 +90,7 @@ def _order(count: int, seed: int | None, epoch: int) -> list[int]:
     if seed is None:
         return list(range(count))
     generator = torch.Generator().manual_seed(derive_seed(seed, "epoch", epoch))
-    return torch.randperm(count, generator=generator).tolist()
+    return ints(torch.randperm(count, generator=generator))
 
 
 def _plan(rows: Sequence[int], lengths: Sequence[int], settings: SplitSettings, world_size: int) -> MiniPlan:

@@ -9,6 +9,7 @@ on another, the random numbers of each rank are seeded anew from the run's seed 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,20 +21,23 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from trainer.errors import UserError
+from trainer.errors import UserError, kind_and_line
 from trainer.fsdp.build import reshard
-from trainer.fsdp.checkpoint_files import read_manifest, write_manifest
 from trainer.fsdp.rank import derive_seed, fail_together, seed_everything
 from trainer.fsdp.rng import rng_state, set_rng_state
 from trainer.fsdp.role import Role
 from trainer.fsdp.weights import named_weights
+
+FACTS = "train_state.json"
+"""Written last. Whether all files are still what they were is the controller's to see (`trainer.checkpoints`)."""
+FORMAT = 1
 
 
 def save(directory: Path, roles: Sequence[Role]) -> None:
     """Write ROLES and this rank's random state to DIRECTORY (collective; the directory is new or empty).
 
     Raises:
-        UserError: on every rank, what could not be written; DIRECTORY then has no manifest, and does not load.
+        UserError: on every rank, what could not be written; DIRECTORY then lacks `train_state.json`: it does not load.
     """
     problem = None
     try:
@@ -47,8 +51,7 @@ def save(directory: Path, roles: Sequence[Role]) -> None:
             dcp_save(_tensors(role), checkpoint_id=directory / role.name)
         except CheckpointException as error:
             raise UserError(f"checkpoint {directory / role.name} cannot be written: {_first(error)}") from error
-    facts = {role.name: _facts(role) for role in roles}
-    write_manifest(directory, {"world_size": dist.get_world_size(), "roles": facts})
+    _write_facts(directory, {role.name: _facts(role) for role in roles})
 
 
 def load(directory: Path, roles: Sequence[Role], seed: int) -> None:
@@ -60,9 +63,9 @@ def load(directory: Path, roles: Sequence[Role], seed: int) -> None:
         seed: of the run; used where the number of ranks has changed.
 
     Raises:
-        UserError: the checkpoint is not whole, or holds another model.
+        UserError: the checkpoint is not complete, or holds another model.
     """
-    document = read_manifest(directory)
+    document = _read_facts(directory)
     facts: Mapping[str, Any] = document["roles"]
     for role in roles:
         if role.name not in facts:
@@ -81,9 +84,36 @@ def saved_roles(directory: Path) -> set[str]:
     """The roles in the checkpoint DIRECTORY (collective).
 
     Raises:
-        UserError: the checkpoint is not whole.
+        UserError: the checkpoint is not complete.
     """
-    return set(read_manifest(directory)["roles"])
+    return set(_read_facts(directory)["roles"])
+
+
+def _write_facts(directory: Path, roles: Mapping[str, Any]) -> None:
+    """Write what `load` has to know before it reads tensors (collective; rank 0 writes)."""
+    problem = None
+    if dist.get_rank() == 0:
+        document = {"format": FORMAT, "world_size": dist.get_world_size(), "roles": roles}
+        try:
+            (directory / FACTS).write_text(json.dumps(document, indent=1), encoding="utf-8")
+        except OSError as error:
+            problem = f"checkpoint {directory} cannot be written: {error}"
+    fail_together(problem)
+
+
+def _read_facts(directory: Path) -> dict[str, Any]:
+    """What `_write_facts` wrote (collective: all ranks fail if one does)."""
+    problem, document = None, dict[str, Any]()
+    try:
+        document = json.loads((directory / FACTS).read_text(encoding="utf-8"))
+        if document["format"] != FORMAT:
+            problem = f"{directory / FACTS}: format {document['format']}, this version reads {FORMAT}"
+    except FileNotFoundError as error:
+        problem = f"checkpoint {directory} is not complete ({error.filename} is missing): resume from an older one"
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"{directory / FACTS} cannot be read ({error}): resume from an older checkpoint"
+    fail_together(problem)
+    return document
 
 
 def _facts(role: Role) -> dict[str, Any]:
@@ -118,7 +148,7 @@ def _load_role(directory: Path, role: Role, facts: Mapping[str, Any]) -> None:
     try:
         dcp_load(_tensors(role), checkpoint_id=directory)
     except CheckpointException as error:
-        raise UserError(f"checkpoint {directory} does not fit this model: {_first(error)}") from error
+        raise UserError(f"checkpoint {directory} does not fit this model, or is not whole: {_first(error)}") from error
 
 
 def _make_optimizer_state(role: Role) -> None:
@@ -135,4 +165,4 @@ def _make_optimizer_state(role: Role) -> None:
 def _first(error: CheckpointException) -> str:
     """The first rank's reason, in one line."""
     rank, (reason, _) = next(iter(sorted(error.failures.items())))
-    return f"rank {rank}: {type(reason).__name__}: {str(reason).strip().splitlines()[0] if str(reason).strip() else ''}"
+    return f"rank {rank}: {kind_and_line(reason)}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from trainer import work
 from trainer.algos.aggregation import AggNormalizer
 from trainer.fsdp.build import reshard
 from trainer.fsdp.metrics import Sums, largest
@@ -33,8 +34,11 @@ def run_updates(
     """
     sums, results = Sums(role.device), list[StepResult]()
     role.model.train()
+    done, total = 0, sum(mini.micro_batches for mini in minis)
     for mini in minis:
         for _, rows in micro_batches(mini.shard, size, mini.micro_batches, role.device):
+            work.report(done, total)
+            done += 1
             loss, found = loss_function(rows, mini.normalizer)
             (loss * world_size).backward()
             sums.add(found)

@@ -68,7 +68,7 @@ class TrainWorker:
         self._mesh = mesh = connect(info, config.actor_rollout_ref.nccl_timeout)
         seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
         self._roles["actor"] = roles.make_actor(config, info, mesh, total_steps)
-        if roles.needs_reference(config):
+        if config.needs_reference:
             self._roles["ref"] = roles.make_reference(config, info, mesh)
         if config.critic.enable:
             self._roles["critic"] = roles.make_critic(config, info, mesh, total_steps)
@@ -174,6 +174,10 @@ class TrainWorker:
         """SHA-256 over the actor's shards on this rank. Not collective."""
         return weights.parameter_hash(self._roles["actor"].model)
 
+    def optimizer_steps(self) -> int:
+        """Steps that the actor's optimizer has taken since the run began, before a resume too. Not collective."""
+        return self._roles["actor"].trainer().num_steps
+
     def weight_manifest(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
         """Name, shape and dtype of what `full_weights` yields, in its order. Not collective."""
         return weights.manifest(self._roles["actor"].model, self._rollout_dtype())
@@ -227,6 +231,17 @@ class TrainWorker:
             UserError: it cannot be written.
         """
         export(Path(directory), self._roles["actor"], self._config.actor_rollout_ref.model)
+
+    def take_memory_peaks(self) -> dict[str, int]:
+        """Bytes that torch's allocator held at most since last asked; nothing on a CPU. Not collective."""
+        if not self._info.device.startswith("cuda"):
+            return {}
+        peaks = {
+            "max_memory_allocated": torch.cuda.max_memory_allocated(self._info.device),
+            "max_memory_reserved": torch.cuda.max_memory_reserved(self._info.device),
+        }
+        torch.cuda.reset_peak_memory_stats(self._info.device)
+        return peaks
 
     def shutdown(self) -> None:
         """Leave the process group. Twice is no harm."""

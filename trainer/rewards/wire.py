@@ -52,6 +52,7 @@ class Progress:
 
     @value.setter
     def value(self, number: int) -> None:
+        """Note NUMBER, for the pool to read."""
         COUNTER.pack_into(self._memory, 0, number)
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ each until its last completion is done. The loop is ours because `generate` draw
 each request has its own, so that a completion does not depend on its neighbours (beyond rounding).
 """
 
-# Transformers is typed in part.
+# Transformers' Auto classes and configs are typed in part.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from trainer.config.schema import RunConfig
-from trainer.errors import RunFailure
+from trainer.errors import RunFailure, UserError
 from trainer.rollout.protocol import Completion, FinishReason, OnProgress, Request, Sampling, WakeTag
 from trainer.rollout.sampling import draw, token_log_probs
 from trainer.sync.broadcast import Address
 from trainer.sync.checksum import checksum
 from trainer.sync.receiver import Receivers
 from trainer.sync.transport import Descriptor
+from trainer.tensors import floats, ints
 
 
 class HfEngine:
@@ -53,7 +54,13 @@ class HfEngine:
         )
         hf_config = AutoConfig.from_pretrained(self._model_dir, trust_remote_code=trust, **section.override_config)
         dtype: torch.dtype = getattr(torch, self._rollout.dtype)
-        model = AutoModelForCausalLM.from_config(hf_config, dtype=dtype, trust_remote_code=trust)
+        try:
+            model = AutoModelForCausalLM.from_config(hf_config, dtype=dtype, trust_remote_code=trust)
+        except ValueError as error:
+            raise UserError(
+                f"actor_rollout_ref.rollout.name=hf: transformers {transformers.__version__} has no causal language "
+                f"model of type '{hf_config.model_type}' ({self._model_dir}): choose another model"
+            ) from error
         self._model = model.to(self._device).eval().requires_grad_(False)
         self._eos = _end_tokens(self._tokenizer, hf_config, self._model_dir)
         return {
@@ -179,12 +186,13 @@ class _Batch:
     def _step(self, logits: Tensor) -> Tensor:
         banned = torch.zeros_like(logits, dtype=torch.bool)
         early = [row for row, tokens in enumerate(self._tokens) if len(tokens) < self._sampling.min_tokens]
-        if early:
-            banned[torch.tensor(early)[:, None], torch.tensor(sorted(self._eos))] = True
+        ends = sorted(self._eos.union(self._sampling.stop_token_ids))
+        if early and ends:
+            banned[torch.tensor(early)[:, None], torch.tensor(ends)] = True
         log_probs = token_log_probs(logits, self._sampling, banned)
         chosen = draw(log_probs, self._sampling, self._generators)
         values = log_probs.gather(1, chosen[:, None])[:, 0]
-        for row, (token, value) in enumerate(zip(chosen.tolist(), values.tolist(), strict=True)):
+        for row, (token, value) in enumerate(zip(ints(chosen), floats(values), strict=True)):
             if self._reasons[row] is None:
                 self._tokens[row].append(token)
                 self._log_probs[row].append(value)
@@ -195,9 +203,12 @@ class _Batch:
         tokens = self._tokens[row]
         if not self._sampling.ignore_eos and tokens[-1] in self._eos:
             return "stop"
+        if tokens[-1] in self._sampling.stop_token_ids:
+            return "stop"
         if self._sampling.stop and len(tokens) > self._sampling.min_tokens:
-            text = self._tokenizer.decode(tokens)
-            if any(stop in text for stop in self._sampling.stop):
+            # One that ended earlier, within `min_tokens`, does not count.
+            text, before = self._tokenizer.decode(tokens), self._tokenizer.decode(tokens[:-1])
+            if any(text.find(stop, max(0, len(before) - len(stop) + 1)) >= 0 for stop in self._sampling.stop):
                 return "stop"
         return "length" if len(tokens) >= self._limits[row] else None
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from trainer.sync.broadcast import Address
 from trainer.sync.transport import Descriptor
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length"]
 WakeTag = Literal["weights", "kv_cache"]
 OnProgress = Callable[[int, int], None]
 """Called with (requests done, requests in all)."""
@@ -40,6 +40,8 @@ class Sampling:
     max_tokens: int
     stop: tuple[str, ...]
     """Strings that end a completion; their tokens stay in it."""
+    stop_token_ids: tuple[int, ...]
+    """Tokens that end a completion, like that of the end of sequence; they stay in it."""
     ignore_eos: bool
 
 
@@ -50,7 +52,9 @@ class Completion:
     token_ids: tuple[int, ...]
     """Including the final end-of-sequence token, where there is one."""
     log_probs: tuple[float, ...]
-    """Of each token under the distribution that it was drawn from (temperature, top-k, top-p, min-tokens applied)."""
+    """Of each token under the distribution that it was drawn from: after temperature, min-tokens, top-k and top-p, and
+    normalised again over the tokens that these leave. That is the behaviour policy, which importance weights divide by.
+    The actor's own log-probabilities know the temperature alone, so the two agree where nothing is cut."""
     finish_reason: FinishReason
 
 
@@ -61,7 +65,7 @@ class RolloutEngine(Protocol):
         """Make the engine, with random weights; facts about it (name, version, seconds, memory).
 
         Raises:
-            UserError: the config asks for what the engine does not have.
+            UserError: the config asks for what the engine does not have, or the engine does not serve the model.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trainer import work
 from trainer.config.schema import RunConfig
 from trainer.errors import RunFailure
 from trainer.rollout.protocol import Completion, Request, RolloutEngine, Sampling, WakeTag
@@ -46,7 +47,7 @@ class EngineWorker:
         """
         if self.policy_version < 0:
             raise RunFailure(f"engine {self._index} has no weights yet: sync before generating")
-        self._progress = (0, len(requests))
+        self._note_progress(0, len(requests))
         return self._engine.generate(requests, sampling, self._note_progress) if requests else []
 
     def progress(self) -> tuple[int, int]:
@@ -90,6 +91,7 @@ class EngineWorker:
 
     def _note_progress(self, done: int, total: int) -> None:
         self._progress = (done, total)
+        work.report(done, total)
 
 
 def _make(config: RunConfig) -> RolloutEngine:

@@ -36,26 +36,52 @@ class Address:
     timeout_s: float
 
 
+class _Link:
+    """One member's end of a group, from one meeting to the next; the group forms with the first broadcast."""
+
+    def __init__(self, store: TCPStore, rank: int, address: Address, device: torch.device) -> None:
+        self._store, self._rank, self._address, self._device = store, rank, address, device
+        self._group: Any = None
+        self.error = ""
+        """Of `try_broadcast`."""
+
+    def broadcast(self, data: Tensor) -> None:
+        """Send DATA, or receive it: member 0 sends."""
+        if self._group is None:
+            address = self._address
+            self._group = _join(self._store, self._rank, address.world_size, self._device, address.timeout_s)
+        _broadcast(self._group, data)
+
+    def try_broadcast(self, data: Tensor) -> None:
+        """As `broadcast`, on a thread: what goes wrong is kept, to be raised on the caller's."""
+        try:
+            self.broadcast(data)
+        except Exception as error:  # whatever it is, `_wait` raises it
+            self.error = f"{type(error).__name__}: {error}"
+
+
 class BroadcastSender:
     """Rank 0's side: member 0 of the group."""
 
     def __init__(self, device: torch.device, host: str, world_size: int, timeout_s: float) -> None:
         self._device = device
         self._address = Address(host, 0, world_size, timeout_s)
-        self._store: TCPStore | None = None
-        self._group: Any = None
+        self._link: _Link | None = None
         self._buffer: Tensor | None = None
         self._thread: threading.Thread | None = None
-        self._error = ""
 
     def meet(self) -> Address:
-        """Open a fresh meeting place and return at once; the group forms when the first bucket is sent."""
-        self.close()
-        timeout = timedelta(seconds=self._address.timeout_s)
-        size = self._address.world_size
-        self._store = TCPStore(self._address.host, 0, size, True, timeout, wait_for_workers=False)
-        self._group = None
-        return Address(self._address.host, self._store.port, size, self._address.timeout_s)
+        """Open a fresh meeting place and return at once; the group forms when the first bucket is sent.
+
+        A broadcast that still waits for an engine of the last meeting is left to itself: that engine is gone, and the
+        thread ends at its time limit.
+        """
+        self._thread, self._buffer = None, None
+        address = self._address
+        timeout = timedelta(seconds=address.timeout_s)
+        store = TCPStore(address.host, 0, address.world_size, True, timeout, wait_for_workers=False)
+        self._link = _Link(store, 0, address, self._device)
+        return Address(address.host, store.port, address.world_size, address.timeout_s)
 
     def staging(self, num_bytes: int) -> Tensor:
         """The buffer, as bytes `[num_bytes]`, once the last broadcast is done.
@@ -71,9 +97,10 @@ class BroadcastSender:
     def send(self, num_bytes: int) -> dict[str, object]:
         """Begin to broadcast the first NUM_BYTES of the buffer."""
         assert self._buffer is not None
+        assert self._link is not None, "engines have not been told where to meet"
         _synchronize(self._device)
         self._thread = threading.Thread(
-            target=self._broadcast, args=(self._buffer[:num_bytes],), name="weight-broadcast", daemon=True
+            target=self._link.try_broadcast, args=(self._buffer[:num_bytes],), name="weight-broadcast", daemon=True
         )
         self._thread.start()
         return {}
@@ -83,25 +110,15 @@ class BroadcastSender:
         self._wait()
         self._buffer = None
 
-    def _broadcast(self, data: Tensor) -> None:
-        try:
-            if self._group is None:
-                assert self._store is not None
-                self._group = _join(self._store, 0, self._address.world_size, self._device, self._address.timeout_s)
-            _broadcast(self._group, data)
-        # Whatever went wrong on this thread is raised on the caller's, by `_wait`.
-        except Exception as error:
-            self._error = f"{type(error).__name__}: {error}"
-
     def _wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join(self._address.timeout_s)
-            if self._thread.is_alive():
-                raise RunFailure(f"weight sync: engines took no weights for {self._address.timeout_s:g} s")
-            self._thread = None
-        if self._error:
-            error, self._error = self._error, ""
-            raise RunFailure(f"weight sync: broadcast to the engines failed: {error}")
+        if self._thread is None:
+            return
+        self._thread.join(self._address.timeout_s)
+        if self._thread.is_alive():
+            raise RunFailure(f"weight sync: engines took no weights for {self._address.timeout_s:g} s")
+        self._thread = None
+        if self._link is not None and self._link.error:
+            raise RunFailure(f"weight sync: broadcast to the engines failed: {self._link.error}")
 
 
 class BroadcastReceiver:
@@ -109,11 +126,9 @@ class BroadcastReceiver:
 
     def __init__(self, device: torch.device, address: Address, rank: int) -> None:
         self._device = device
-        self._address = address
-        self._rank = rank
         timeout = timedelta(seconds=address.timeout_s)
-        self._store = TCPStore(address.host, address.port, address.world_size, False, timeout, wait_for_workers=False)
-        self._group: Any = None
+        store = TCPStore(address.host, address.port, address.world_size, False, timeout, wait_for_workers=False)
+        self._link = _Link(store, rank, address, device)
         self._buffer: Tensor | None = None
 
     def receive(self, descriptor: Descriptor) -> Tensor:
@@ -121,10 +136,7 @@ class BroadcastReceiver:
         num_bytes = descriptor.bucket.num_bytes
         if self._buffer is None or self._buffer.numel() < num_bytes:
             self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
-        if self._group is None:
-            size = self._address.world_size
-            self._group = _join(self._store, self._rank, size, self._device, self._address.timeout_s)
-        _broadcast(self._group, self._buffer[:num_bytes])
+        self._link.broadcast(self._buffer[:num_bytes])
         return self._buffer
 
     def close(self) -> None:

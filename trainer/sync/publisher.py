@@ -13,7 +13,7 @@ from trainer.sync.broadcast import Address, BroadcastSender
 from trainer.sync.bucket import Manifest, largest_bytes, plan, store, take
 from trainer.sync.checksum import checksum
 from trainer.sync.cuda_ipc import CudaIpcSender
-from trainer.sync.shm import ShmSender
+from trainer.sync.shm import ShmSender, check_room
 from trainer.sync.transport import Descriptor, Sender, Transport, choose
 
 
@@ -28,6 +28,9 @@ class Publisher:
         shm_prefix: of shared-memory segments of this run.
         manifest: name, shape and dtype of what `weights` yields, in order.
         weights: makes a fresh iterator of (name, whole tensor); collective over the training ranks.
+
+    Raises:
+        UserError: shared memory has no room for the largest bucket.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Publisher:
         if self._transport == "cuda_ipc":
             self._sender = CudaIpcSender(torch.device(device))
         elif rank == 0 and self._transport == "shm":
+            check_room(largest_bytes(self._buckets))
             self._sender = ShmSender(shm_prefix)
         elif rank == 0:
             assert rollout.num_replicas is not None

@@ -1,6 +1,6 @@
 """Shared memory: one segment that the publisher writes and engines of the same host map. Linux: a file in /dev/shm.
 
-The segment is unlinked when the publisher closes it; `clean` removes what a killed publisher left.
+The segment is unlinked when the publisher closes it; what a killed publisher left goes with the run, by its prefix.
 """
 
 from __future__ import annotations
@@ -72,12 +72,15 @@ class ShmReceiver:
         self._buffer = None
 
 
-def clean(prefix: str) -> list[str]:
-    """Unlink all segments whose names begin with PREFIX, and name them."""
-    left = sorted(path for path in DIRECTORY.iterdir() if path.name.startswith(f"{prefix}weights-"))
-    for path in left:
-        path.unlink(missing_ok=True)
-    return [path.name for path in left]
+def check_room(num_bytes: int) -> None:
+    """Make sure, before the first sync, that a segment of NUM_BYTES can be made.
+
+    Raises:
+        UserError: shared memory is too small.
+    """
+    free = os.statvfs(DIRECTORY)
+    if num_bytes > free.f_bavail * free.f_frsize:
+        raise _too_small(num_bytes)
 
 
 def _create(path: Path, num_bytes: int) -> None:
@@ -87,14 +90,18 @@ def _create(path: Path, num_bytes: int) -> None:
         os.posix_fallocate(handle, 0, num_bytes)
     except OSError as error:
         path.unlink(missing_ok=True)
-        free = os.statvfs(DIRECTORY)
-        raise UserError(
-            f"weight sync needs {num_bytes / 2**20:.0f} MiB of shared memory, {DIRECTORY} has "
-            f"{free.f_bavail * free.f_frsize / 2**20:.0f} MiB ({error.strerror}): start the container with a larger "
-            "--shm-size, or lower actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
-        ) from error
+        raise _too_small(num_bytes) from error
     finally:
         os.close(handle)
+
+
+def _too_small(num_bytes: int) -> UserError:
+    free = os.statvfs(DIRECTORY)
+    return UserError(
+        f"weight sync needs {num_bytes / 2**20:.0f} MiB of shared memory, {DIRECTORY} has "
+        f"{free.f_bavail * free.f_frsize / 2**20:.0f} MiB: start the container with a larger --shm-size, or lower "
+        "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes (the largest weight is the least)"
+    )
 
 
 def _map(path: Path, num_bytes: int) -> Tensor:

@@ -14,6 +14,7 @@ OTHERS = (
     "perf/total_num_tokens",
     "perf/max_memory_allocated_gb",
     "perf/max_memory_reserved_gb",
+    "perf/device_memory_used_gb",
     "training/rollout_probs_diff_mean",
     "training/rollout_probs_diff_max",
     "training/rollout_log_probs_diff_mean",

@@ -24,7 +24,7 @@ from tests.trainer.algos.ragged import (
 )
 from trainer.algos.aggregation import AggNormalizer, aggregate
 from trainer.algos.kl import KL_ESTIMATORS, kl_penalty
-from trainer.algos.metrics import data_metrics, entropy_metrics, rollout_diff_metrics
+from trainer.algos.metrics import data_metrics, rollout_diff_metrics
 from trainer.algos.policy_losses import POLICY_LOSSES
 from trainer.algos.rewards import apply_kl_to_reward
 from trainer.algos.rollout_correction import rollout_is_weights
@@ -112,7 +112,6 @@ WITHOUT_GRADIENT: dict[str, tuple[int, Function]] = {
     "token": (2, correction("token")),
     "sequence": (2, correction("sequence")),
     "rollout_diff": (2, lambda a, b: rollout_diff_metrics(a, b, MASK)),
-    "entropy": (1, lambda a: entropy_metrics(a, MASK)),
     "data": (5, data),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.algos.metrics import data_metrics, entropy_metrics, explained_variance, rollout_diff_metrics
+from trainer.algos.metrics import data_metrics, explained_variance, rollout_diff_metrics
 
 MASK = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
 
@@ -93,7 +93,3 @@ def test_one_token_has_no_spread() -> None:
     assert metrics["training/rollout_probs_diff_mean"] == 0
     assert math.isnan(metrics["training/rollout_probs_diff_std"])
     assert math.isnan(explained_variance(MASK.double(), MASK.double(), one))
-
-
-def test_entropy() -> None:
-    assert entropy_metrics(cells([1, 2, 3], [6, 9, 9], [9, 9, 9]), MASK) == {"actor/entropy": 3.0}

@@ -168,8 +168,8 @@ def test_a_failed_run_keeps_the_logs_of_ray(drive: Any) -> None:
     code, err = driver.end()
     assert (code, driver.left()) == (1, [])
     assert "RunFailure: the loss is not a number" in err
-    (session,) = Path("/tmp/ray").glob(f"session_*_{driver.process.pid}")
-    assert (session / "logs" / "raylet.out").exists()
+    assert not list(Path("/tmp/ray").glob(f"session_*_{driver.process.pid}"))
+    assert (driver.logs / "ray" / "raylet.out").exists()
 
 
 def test_another_package_of_our_name_is_found(drive: Any, tmp_path: Path) -> None:

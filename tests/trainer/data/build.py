@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from trainer.config.schema import DataConfig
-from trainer.data.readers import read_rows
+from trainer.data.readers import RawRow, read_file, resolve_files
 from trainer.data.schema import CheckedRow, check_row
 from trainer.toy.tokenizer import build_tokenizer
 
@@ -38,6 +39,11 @@ def jsonl(path: Path, *rows: dict[str, Any]) -> Path:
 
 def numbered(path: Path, count: int) -> Path:
     return jsonl(path, *(row(f"copy {i:04d}", f"{i:04d}") for i in range(count)))
+
+
+def read_rows(files: str | tuple[str, ...]) -> Iterator[RawRow]:
+    for path in resolve_files(files):
+        yield from read_file(path)
 
 
 def checked(path: Path, split: Any = "train", **config: Any) -> list[CheckedRow]:

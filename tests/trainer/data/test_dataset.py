@@ -122,14 +122,6 @@ def test_no_file_no_rows(tmp_path: Path) -> None:
         build(jsonl(tmp_path / "a.jsonl"))
 
 
-def test_ground_truths_can_be_demanded(tmp_path: Path) -> None:
-    bare = {"prompt": "copy 1", "data_source": "x"}
-    built = build(jsonl(tmp_path / "a.jsonl", row(), bare))
-    with pytest.raises(UserError, match=r"a\.jsonl:2:reward_model\.ground_truth: missing; the rule exact needs it"):
-        built.need_ground_truth("the rule exact needs it")
-    build(jsonl(tmp_path / "a.jsonl", row())).need_ground_truth("x")
-
-
 def test_demonstrations_learn_response_and_end_only(tmp_path: Path) -> None:
     made: Any = tokenizer()
     built = build(jsonl(tmp_path / "a.jsonl", row("copy 12", response="12")), split="sft")

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.trainer.data.build import jsonl, numbered, row
-from trainer.data.readers import read_rows, resolve_files
+from tests.trainer.data.build import jsonl, numbered, read_rows, row
+from trainer.data.readers import resolve_files
 from trainer.errors import UserError
 
 

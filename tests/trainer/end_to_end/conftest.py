@@ -8,18 +8,27 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.end_to_end.runs import SMALL, Run, Started, rltrain, training
+from tests.trainer.failures.scene import Watched
 
-STEPS = 8
-SAVE_FREQ = 3
-SHORT = (
+STEPS = 6
+STOP_AFTER = 3
+RICH = (
     *SMALL,
+    "data.train_batch_size=32",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "actor_rollout_ref.actor.shuffle=true",
+    "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.rollout.n=2",
+    "algorithm.use_kl_in_reward=true",
+    "algorithm.kl_ctrl.type=adaptive",
+    "algorithm.kl_ctrl.horizon=640",
+    "algorithm.kl_ctrl.target_kl=0.001",
     f"trainer.total_training_steps={STEPS}",
-    f"trainer.save_freq={SAVE_FREQ}",
+    "trainer.save_freq=2",
     "trainer.test_freq=2",
-    "trainer.max_actor_ckpt_to_keep=5",
-    "trainer.verify_weight_sync=true",
+    "trainer.max_actor_ckpt_to_keep=1",
 )
-"""A short PPO run with checkpoints, whose syncs are all proven by checksums."""
+"""A short run with all that a resume has to bring back: critic, reference, KL controller, schedule, shuffled rows."""
 
 
 @pytest.fixture(scope="session")
@@ -30,26 +39,26 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def toy_ppo(place: Path) -> Run:
-    """The recipe as it is."""
+    """The recipe as it is. Nothing of it may outlive it."""
     directory = place / "toy-ppo"
-    return rltrain(directory, *training(directory, "toy-ppo"), timeout_s=300)
+    return Watched(directory, *training(directory, "toy-ppo")).finish(timeout_s=840).succeeded()
 
 
 @pytest.fixture(scope="session")
-def short(place: Path) -> Run:
+def whole(place: Path) -> Run:
     """A short run on two training ranks, never interrupted."""
-    directory = place / "short"
-    return rltrain(directory, *training(directory, "toy-ppo", *SHORT)).succeeded()
+    directory = place / "whole"
+    return rltrain(directory, *training(directory, "toy-ppo", *RICH)).succeeded()
 
 
 @pytest.fixture(scope="session")
 def interrupted(place: Path) -> Run:
     """The same, ended by Ctrl-C after its third step; a copy, as it will be gone on with."""
     directory = place / "again"
-    started = Started(directory, *training(directory, "toy-ppo", *SHORT))
-    started.wait_for_step(SAVE_FREQ, timeout_s=120)
+    started = Started(directory, *training(directory, "toy-ppo", *RICH))
+    started.wait_for_step(STOP_AFTER, timeout_s=600)
     started.interrupt()
-    run = started.finish(timeout_s=60)
+    run = started.finish(timeout_s=300)
     kept = place / "interrupted"
     shutil.copytree(directory, kept)
     return Run(kept, run.code, run.out, run.err, run.wall_s)
@@ -59,12 +68,13 @@ def interrupted(place: Path) -> Run:
 def resumed(place: Path, interrupted: Run) -> Run:
     """The interrupted run, gone on with to its end."""
     directory = place / "again"
-    return rltrain(directory, *training(directory, "toy-ppo", *SHORT, "trainer.resume_mode=auto")).succeeded()
+    return rltrain(directory, *training(directory, "toy-ppo", *RICH, "trainer.resume_mode=auto")).succeeded()
 
 
 @pytest.fixture(scope="session")
-def one_rank(place: Path, short: Run) -> Run:
-    """Gone on with from the short run's first checkpoint, by one training rank instead of two."""
+def one_rank(place: Path, interrupted: Run) -> Run:
+    """The interrupted run, gone on with by one training rank instead of two."""
     directory = place / "one-rank"
-    values = ("trainer.num_cpu_ranks=1", f"trainer.resume_mode={short.checkpoint(SAVE_FREQ)}")
-    return rltrain(directory, *training(directory, "toy-ppo", *SHORT, *values)).succeeded()
+    last = interrupted.checkpoint(interrupted.steps[-1]["step"])
+    values = ("trainer.num_cpu_ranks=1", f"trainer.resume_mode={last}")
+    return rltrain(directory, *training(directory, "toy-ppo", *RICH, *values)).succeeded()

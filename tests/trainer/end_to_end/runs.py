@@ -108,7 +108,7 @@ class Started:
         return Path(self._out.name).read_text(), Path(self._err.name).read_text()
 
 
-def rltrain(directory: Path, *arguments: str | Path, timeout_s: float = 240, program: Sequence[str] = COMMAND) -> Run:
+def rltrain(directory: Path, *arguments: str | Path, timeout_s: float = 600, program: Sequence[str] = COMMAND) -> Run:
     """Run the command to its end. DIRECTORY: of the run; it is told where `arguments` name a recipe or a file."""
     return Started(directory, *arguments, program=program).finish(timeout_s)
 

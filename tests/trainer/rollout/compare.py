@@ -11,7 +11,16 @@ from tests.trainer.rollout.tiny import EOS
 from trainer.rollout.protocol import Completion, Request, Sampling
 from trainer.rollout.sampling import token_log_probs
 
-PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=-1, min_tokens=0, max_tokens=16, stop=(), ignore_eos=False)
+PLAIN = Sampling(
+    temperature=1.0,
+    top_p=1.0,
+    top_k=-1,
+    min_tokens=0,
+    max_tokens=16,
+    stop=(),
+    stop_token_ids=(),
+    ignore_eos=False,
+)
 
 
 def requests(count: int, first_seed: int = 0) -> list[Request]:

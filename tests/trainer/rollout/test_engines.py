@@ -14,6 +14,7 @@ from trainer.errors import RunFailure
 from trainer.rollout.protocol import Request
 from trainer.sync import checksum, merge, plan, verify
 
+pytestmark = pytest.mark.timeout(400)
 MAX_LOG_PROB_DIFF = 1e-5
 MAX_PROB_DIFF = 5e-6
 
@@ -130,6 +131,24 @@ def test_one_wrong_element_is_found(bench: Bench) -> None:
             tensor.view(-1)[-1] = kept
             held = bench.child.checksums(list(published))
             assert f"1 of {len(published)} weights differ, the first is '{name}'" in (verify(wrong, held) or "")
+
+
+def test_a_tensor_corrupted_on_its_way_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bit of the buffer, after the trainer has summed it up."""
+    publisher = bench.sync._trainers.workers[0].publisher
+    name = next(name for name, _ in named_weights(bench.model) if "layers.1.self_attn.v_proj.weight" in name)
+    send = publisher._sender.send
+
+    def flip(num_bytes: int) -> dict[str, object]:
+        (entry,) = [entry for entry in publisher._buckets[0].entries if entry.name == name]
+        publisher._sender.staging(num_bytes)[entry.offset_bytes + 2] ^= 1
+        return send(num_bytes)
+
+    monkeypatch.setattr(publisher._sender, "send", flip)
+    with pytest.raises(RunFailure, match=rf"engine 0: 1 of \d+ weights differ, the first is '{name}'"):
+        bench.take()
+    monkeypatch.undo()
+    bench.take()
 
 
 def test_buckets_of_any_size_bring_the_same_weights(bench: Bench) -> None:

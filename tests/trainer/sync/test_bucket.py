@@ -15,7 +15,13 @@ SHAPES = st.lists(st.integers(0, 5), min_size=0, max_size=3).map(tuple)
 
 @given(st.lists(st.tuples(SHAPES, st.sampled_from(DTYPES)), min_size=1, max_size=12), st.integers(1, 3000))
 def test_what_is_packed_is_unpacked(kinds: list[tuple[tuple[int, ...], torch.dtype]], bucket_bytes: int) -> None:
-    weights = [(f"w{number}", torch.randn(shape).mul(50).to(dtype)) for number, (shape, dtype) in enumerate(kinds)]
+    # Transposed: not contiguous, as a view of a larger weight may be.
+    weights = [
+        (f"w{number}", torch.randn(shape).mul(50).to(dtype).mT)
+        if len(shape) > 1
+        else (f"w{number}", torch.randn(shape).mul(50).to(dtype))
+        for number, (shape, dtype) in enumerate(kinds)
+    ]
     buckets = plan([(name, tuple(tensor.shape), tensor.dtype) for name, tensor in weights], bucket_bytes)
     assert [bucket.index for bucket in buckets] == list(range(len(buckets)))
     assert [bucket.is_last for bucket in buckets] == [False] * (len(buckets) - 1) + [True]

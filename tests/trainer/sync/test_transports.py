@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.trainer.rollout.hosted import Hosted
 from tests.trainer.rollout.tiny import config_of, named_weights
 from tests.trainer.sync.local import LocalGroup, Rank
+from trainer.cluster.processes import remove_shared_memory
 from trainer.config.schema import RunConfig
 from trainer.errors import RunFailure, UserError
-from trainer.sync import WeightSync, choose, merge, plan
+from trainer.sync import Publisher, WeightSync, choose, merge, plan
 from trainer.sync import shm as shm_module
 from trainer.sync.receiver import Receivers
-from trainer.sync.shm import ShmReceiver, ShmSender, clean
+from trainer.sync.shm import ShmReceiver, ShmSender
 from trainer.sync.transport import Descriptor
 
 PREFIX = "rltrain-test-transports-"
@@ -114,8 +117,41 @@ def test_an_engine_on_another_host_is_told(tmp_path: Path) -> None:
         Receivers(torch.device("cpu")).tensors(Descriptor("nccl", bucket, {}), keep=False)
 
 
+def test_an_engine_that_never_came_does_not_hold_up_the_next(tmp_path: Path) -> None:
+    """A broadcast that waits for a dead engine is left to itself when the engine comes anew."""
+    source = model()
+    sync, rank = sync_of(with_nodes(config_of(tmp_path, "hf"), 2), source, Taker())
+    rank.connect_sync()  # the engine is told of it, and dies
+    rank.publish_bucket(0)
+    begun = time.monotonic()
+    sync.connect()
+    sync.sync(1)
+    assert time.monotonic() - begun < 20
+    assert torch.equal(sync._engines.workers[0].got["0.weight"], source[0].weight)
+
+
+def test_segments_go_when_a_receiver_was_killed(tmp_path: Path) -> None:
+    """A process that has mapped the segment is killed; the next sync uses the segment, and removes it."""
+    source = model()
+    sync, rank = sync_of(config_of(tmp_path, "hf"), source, Taker())
+    descriptor = merge([rank.publish_bucket(0)])
+    receiver = Hosted("tests.trainer.sync.test_transports:Taker")
+    receiver.build()
+    receiver.call("load_bucket", descriptor, 0)
+    receiver.kill()
+    assert len(segments()) == 1
+    sync.sync(1)
+    assert segments() == []
+
+
+def test_a_publisher_without_room_says_so_before_the_first_sync(tmp_path: Path) -> None:
+    huge = [("embedding", (1 << 40, 64), torch.float32)]
+    with pytest.raises(UserError, match=r"needs \d+ MiB of shared memory, /dev/shm has \d+ MiB: .*--shm-size"):
+        Publisher(config_of(tmp_path, "hf"), 0, "cpu", "127.0.0.1", PREFIX, huge, lambda: iter(()))
+
+
 def test_too_little_shared_memory_is_said_before_it_is_written() -> None:
-    with pytest.raises(UserError, match=r"needs \d+ MiB of shared memory, /dev/shm has \d+ MiB .*--shm-size"):
+    with pytest.raises(UserError, match=r"needs \d+ MiB of shared memory, /dev/shm has \d+ MiB: .*--shm-size"):
         ShmSender(PREFIX).staging(1 << 50)
     assert segments() == []
 
@@ -124,8 +160,8 @@ def test_what_a_killed_publisher_left_is_cleaned() -> None:
     sender = ShmSender(PREFIX)
     sender.staging(100)
     assert len(segments()) == 1
-    assert clean("rltrain-of-another-run-") == []
-    assert len(clean(PREFIX)) == 1
+    assert remove_shared_memory("rltrain-of-another-run-") == []
+    assert len(remove_shared_memory(PREFIX)) == 1
     assert segments() == []
 
 

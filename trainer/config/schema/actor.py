@@ -76,6 +76,12 @@ class ActorRolloutRefConfig(Section):
     rollout: RolloutConfig
 
 
+class CriticOptimConfig(OptimConfig):
+    """AdamW for the critic, which learns faster than the policy."""
+
+    lr: float = Field(default=1e-5, gt=0)
+
+
 class CriticConfig(Section):
     """`critic`: the value model that GAE needs."""
 
@@ -83,10 +89,10 @@ class CriticConfig(Section):
     """Null: as `algorithm.adv_estimator` needs it."""
     model: ModelConfig = ModelConfig()
     """`path` null: the actor's model as backbone, with a fresh value head."""
-    optim: OptimConfig = OptimConfig(lr=1e-5)
+    optim: CriticOptimConfig = CriticOptimConfig()
     fsdp_config: FsdpConfig = FsdpConfig()
     ppo_mini_batch_size: int | None = Field(default=None, gt=0)
-    """Null: the actor's, as for each of the following."""
+    """Null: the actor's, as for each of the five below."""
     ppo_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
     use_dynamic_bsz: bool | None = None
     ppo_max_token_len_per_gpu: int | None = Field(default=None, gt=0)

@@ -41,6 +41,8 @@ class RolloutConfig(Section):
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     """Strings that end a response."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a response, besides those of the end of sequence."""
     val_kwargs: ValKwargs = ValKwargs()
     dtype: Precision = "auto"
     gpu_memory_utilization: float = Field(default=0.5, gt=0, lt=1)

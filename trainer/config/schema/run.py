@@ -88,3 +88,8 @@ class RunConfig(Section):
     ray_kwargs: RayKwargsConfig = RayKwargsConfig()
     sft_warmup: SftWarmupConfig = SftWarmupConfig()
     toy: ToyConfig | None = None
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a KL to the reference policy is measured anywhere."""
+        return self.actor_rollout_ref.actor.use_kl_loss or self.algorithm.use_kl_in_reward

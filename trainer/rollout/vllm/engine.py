@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -55,7 +56,13 @@ class VllmEngine:
         known = EngineArgs.__dataclass_fields__
         arguments = options.with_user(own, self._rollout.engine_kwargs.get("vllm", {}), known)
         self._adapter.prepare(self._config, self._model_dir)
-        self._llm = LLM(**arguments)
+        try:
+            self._llm = LLM(**arguments)
+        except ValueError as error:  # pydantic's are of this kind
+            raise self._refused(error) from error
+        if self._rollout.tensor_model_parallel_size > 1:
+            # Without one of its workers an engine is lost: it ends, so that it is found dead and started anew.
+            self._llm.llm_engine.model_executor.register_failure_callback(_end_process)
         return {
             "engine": "vllm",
             "engine_version": str(self._version),
@@ -127,6 +134,18 @@ class VllmEngine:
             self._llm.llm_engine.engine_core.shutdown()
             self._llm = None
 
+    def _refused(self, error: ValueError) -> UserError:
+        """What vLLM said when it was to start, in one line."""
+        words = " ".join(str(error).split())
+        if "architectures" in words:
+            names = re.findall(r"\w+", words.partition("architectures")[2].partition("]")[0])
+            words = f"it does not serve the architecture {', '.join(names)} of {self._model_dir}: choose another model"
+        return UserError(f"actor_rollout_ref.rollout.name=vllm: {self._package} {self._version} refuses: {words}")
+
+
+def _end_process() -> None:
+    os._exit(1)
+
 
 def _params_maker(cls: Callable[..., Any], sampling: Sampling) -> Callable[[int], Any]:
     """Makes vLLM's parameters of one request from its seed.
@@ -141,6 +160,7 @@ def _params_maker(cls: Callable[..., Any], sampling: Sampling) -> Callable[[int]
         "min_tokens": min(sampling.min_tokens, sampling.max_tokens),
         "max_tokens": sampling.max_tokens,
         "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_eos,
         # The sampled token's, and no other.
         "logprobs": 0,
@@ -154,7 +174,7 @@ def _params_maker(cls: Callable[..., Any], sampling: Sampling) -> Callable[[int]
 def _completion(output: Any) -> Completion:
     answer = output.outputs[0]
     token_ids = tuple(int(token) for token in answer.token_ids)
-    if not token_ids or answer.finish_reason not in ("stop", "length", "abort"):
+    if not token_ids or answer.finish_reason not in ("stop", "length"):
         raise RunFailure(
             f"vllm returned {len(token_ids)} tokens for a prompt of {len(output.prompt_token_ids)} "
             f"(finish reason: {answer.finish_reason}, stop reason: {answer.stop_reason})"

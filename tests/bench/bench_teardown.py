@@ -1,0 +1,104 @@
+"""Short runs one after the other on a busy machine: each must end with exit code 0 and leave nothing behind.
+
+    python tests/bench/bench_teardown.py [--runs 50] [--load 2] [--ranks 2] [--engine hf] [--place DIR]
+
+Each is a whole `rltrain run` of one step: a Ray of its own, FSDP2 ranks that meet over gloo, and an engine. Beside them
+LOAD processes keep a core busy each. The table has one line a run: exit code, seconds in all, seconds from the last
+step until all is gone, what was left behind (processes, shared memory, Ray's session directory), and what the
+run had to kill itself. The exit code is 1 if any run was not clean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.trainer.failures.scene import Watched, arguments
+
+ONE_STEP = ("trainer.total_training_steps=1", "trainer.val_before_train=false")
+LAST_STEP = "step 1/1"
+BUSY = "while True: pass"
+KILLED = "had to kill process"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended."""
+
+    code: int
+    wall_s: float
+    end_s: float
+    left: str
+    killed: int
+
+    @property
+    def is_clean(self) -> bool:
+        return self.code == 0 and not self.left
+
+    def line(self, number: int) -> str:
+        left = self.left or "nothing"
+        return f"{number:4} {self.code:5} {self.wall_s:8.1f} {self.end_s:8.1f} {self.killed:7}  {left}"
+
+
+@contextmanager
+def load(number: int) -> Iterator[None]:
+    """NUMBER busy loops beside the block."""
+    loops = [subprocess.Popen([sys.executable, "-S", "-c", BUSY]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def once(directory: Path, values: tuple[str, ...]) -> Outcome:
+    """One run into DIRECTORY."""
+    begin = time.monotonic()
+    run = Watched(directory, *arguments(directory, *ONE_STEP, *values))
+    while not run.said(LAST_STEP) and not run.ended:
+        time.sleep(0.05)
+    trained = time.monotonic()
+    try:
+        done = run.finish()
+    except AssertionError as error:
+        return Outcome(-1, time.monotonic() - begin, time.monotonic() - trained, str(error).splitlines()[0][:200], 0)
+    return Outcome(done.code, done.wall_s, time.monotonic() - trained, "", done.out.count(KILLED))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--load", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--engine", default="hf")
+    parser.add_argument("--place", type=Path, default=None)
+    options = parser.parse_args()
+    place = options.place or Path(tempfile.mkdtemp(prefix="teardown-"))
+    place.mkdir(parents=True, exist_ok=True)
+    values = (f"trainer.num_cpu_ranks={options.ranks}", f"actor_rollout_ref.rollout.name={options.engine}")
+    print(f"{options.runs} runs, {options.ranks} ranks, engine {options.engine}, {options.load} busy loops; {place}")
+    print(f"{'run':>4} {'code':>5} {'seconds':>8} {'to end':>8} {'killed':>7}  left behind")
+    outcomes: list[Outcome] = []
+    with load(options.load):
+        for number in range(1, options.runs + 1):
+            outcomes.append(once(place / f"run-{number}", values))
+            print(outcomes[-1].line(number), flush=True)
+    clean = sum(outcome.is_clean for outcome in outcomes)
+    median = statistics.median(outcome.wall_s for outcome in outcomes)
+    print(f"{clean} of {len(outcomes)} ended with exit code 0 and left nothing; median {median:.1f} s")
+    return 0 if clean == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

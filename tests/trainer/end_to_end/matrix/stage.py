@@ -1,0 +1,179 @@
+"""One Ray, two training ranks and one vLLM engine, on which whole runs of few steps are played."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from torch import Tensor
+
+from tests.trainer.end_to_end.matrix.workers import FragileEngine, ManyRuns
+from trainer.batch import Batch
+from trainer.callbacks import Callback, StepRecord
+from trainer.clock import Clock
+from trainer.cluster.calls import gather
+from trainer.cluster.groups import WorkerGroup
+from trainer.cluster.placement import plan
+from trainer.cluster.runtime import Runtime, connect
+from trainer.config import RunConfig, check, load, resolve
+from trainer.crew import Crew
+from trainer.engines import Engines
+from trainer.fsdp.rank import RankInfo
+from trainer.hybrid import Hybrid
+from trainer.machine import this_machine
+from trainer.position import Position
+from trainer.prepare import Prepared, prepare
+from trainer.progress import Stages
+from trainer.rewards.pool import RewardPool
+from trainer.run_dir import RunDir, read_steps
+from trainer.session import Session
+from trainer.toy.make import make_toy
+from trainer.trainers import Trainers
+
+DEADLINE_S = 120.0
+N = 4
+NUM_SAMPLES = 16 * N
+LITTLE = (
+    "toy.num_train=256",
+    "toy.num_val=8",
+    "data.train_batch_size=16",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.actor.optim.lr_scheduler_type=constant",
+    f"actor_rollout_ref.rollout.n={N}",
+    "trainer.total_training_steps=2",
+    "trainer.val_before_train=false",
+    "trainer.logger=[console]",
+)
+"""toy-ppo at an eighth of its samples, for two steps of four optimizer steps."""
+
+
+@dataclass
+class Played(Callback):
+    """What a run has left: `metrics.jsonl`, and each step's batch."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Steps 1, 2 …"""
+    batches: list[Batch] = field(default_factory=list[Batch])
+
+    def on_step_end(self, record: StepRecord) -> None:
+        """Keep the batch."""
+        if record.batch is not None:
+            self.batches.append(record.batch)
+
+    def hashes(self, step: int) -> tuple[str, list[str]]:
+        """What was sampled at STEP, and the parameters after it."""
+        audit = self.steps[step - 1]["audit"]
+        return audit["sampled_tokens_sha256"], audit["parameter_sha256"]
+
+
+class Watched(Session):
+    """A session that a test looks into."""
+
+    def watch(self, played: Played) -> Watched:
+        """Have PLAYED told of every step."""
+        self._played = played
+        return self
+
+    def _callbacks(self, *args: Any) -> list[Callback]:
+        return [*super()._callbacks(*args), self._played]
+
+
+class KeptCrew(Crew):
+    """A crew whose processes live on."""
+
+    def close(self) -> None:
+        """End the process groups alone."""
+        self.trainers.shutdown()
+
+
+class Stage:
+    """Plays runs one after the other."""
+
+    def __init__(self, runtime: Runtime, place: Path) -> None:
+        self._runtime, self._place, self._numbers = runtime, place, itertools.count()
+        config = self._prepare(_config(place / "start"), place / "start").config
+        placement = plan(config, runtime.nodes)
+        # `become` gives each of them the port where they meet.
+        infos = [
+            RankInfo(slot.rank, len(placement.train), slot.rank, "127.0.0.1", 0, "cpu") for slot in placement.train
+        ]
+        args = [(config, info) for info in infos]
+        self._ranks = WorkerGroup.spawn(runtime, ManyRuns, placement.train, args, deadline_s=DEADLINE_S)
+        engines = [(config, slot.rank) for slot in placement.rollout]
+        self._engines = WorkerGroup.spawn(runtime, FragileEngine, placement.rollout, engines, deadline_s=DEADLINE_S)
+        gather(runtime, [self._engines.begin("start", [()] * len(engines))], DEADLINE_S, "loading the engine")
+
+    def break_sync(self, fault: str) -> None:
+        """Break the engine's weight sync, or mend it (empty)."""
+        self._engines.all("break_sync", fault, deadline_s=DEADLINE_S)
+
+    def play(self, *values: str, played: Played | None = None) -> Played:
+        """The whole run of `toy-ppo` with VALUES. PLAYED: filled even if the run fails."""
+        directory = RunDir(self._place / f"run{next(self._numbers)}")
+        directory.create()
+        prepared = self._prepare(_config(directory.path, *values), directory.path)
+        clock, stages = Clock(), Stages(Console(file=io.StringIO()))
+        played = Played() if played is None else played
+        with RewardPool(prepared.config) as pool, pytest.MonkeyPatch.context() as patch:
+            pool.check()
+            patch.setattr("trainer.session.start_crew", self._crew)
+            position = Position(prepared, directory, clock)
+            session = Watched(prepared, position, directory, pool, self._runtime, stages, clock).watch(played)
+            session.run(Console(file=io.StringIO()), 0.0)
+        played.steps = [record for record in read_steps(directory.metrics) if record["step"] > 0]
+        return played
+
+    def _prepare(self, config: RunConfig, directory: Path) -> Prepared:
+        """All runs have one toy."""
+        directory.mkdir(exist_ok=True)
+        make_toy(config, self._place / "toy")
+        (directory / "toy").symlink_to(self._place / "toy")
+        return prepare(config, RunDir(directory), lambda _line: None)
+
+    def _crew(self, prepared: Prepared, runtime: Runtime, clock: Clock, _stages: Stages, total_steps: int) -> Crew:
+        config = prepared.config
+        _, port = runtime.rendezvous(runtime.home)
+        self._ranks.all("become", config, port, total_steps, deadline_s=DEADLINE_S)
+        trainers = Trainers(self._ranks, config)
+        engines = Engines(runtime, self._engines, trainers, config)
+        facts: dict[str, Any] = {"training": [], "engines": []}
+        return KeptCrew(trainers, engines, Hybrid(config, trainers, engines, prepared.tokenizer, clock), facts)
+
+
+@contextmanager
+def opened(place: Path) -> Iterator[Stage]:
+    """A stage for the time of a block."""
+    (place / "logs").mkdir()
+    with connect(_config(place), place / "logs") as runtime:
+        yield Stage(runtime, place)
+
+
+def _config(directory: Path, *values: str) -> RunConfig:
+    config = resolve(load("toy-ppo", [*LITTLE, f"trainer.default_local_dir={directory}", *values]), this_machine())
+    check(config)
+    return config
+
+
+def groups(batch: Batch, rows: Tensor | Sequence[float]) -> Any:
+    """Values of ROWS by prompt: [prompts, N]; the samples of a prompt lie side by side."""
+    assert [sample.uid for sample in batch.samples] == [s.uid for s in batch.samples[::N] for _ in range(N)]
+    return rows.reshape(-1, N) if isinstance(rows, Tensor) else [rows[i : i + N] for i in range(0, len(rows), N)]
+
+
+def scores(batch: Batch) -> Tensor:
+    """Of the rows, `[B]`."""
+    return batch["token_level_scores"].sum(-1)
+
+
+def first_advantages(batch: Batch) -> Tensor:
+    """Of the rows, `[B]`: where all tokens of a response have the same."""
+    mask, advantages = batch["response_mask"], batch["advantages"]
+    assert (((advantages - advantages[:, :1]) * mask) == 0).all()
+    return advantages[:, 0]

@@ -1,0 +1,85 @@
+"""A crash ends with the diagnosis of its own log: the line that matters, the playbook that knows it, and its fix."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.cluster.host import error_line
+from trainer.diagnosis import diagnose
+
+CUDA = "CUDA out of memory. Tried to allocate 13.91 GiB. GPU 0 has a total capacity of 79.11 GiB of which 8 GiB is free"
+BEFORE = """== train-0, process 71, 2026-11-20 10:00:00
+RuntimeError: of a run before this one
+== train-0, process 4711, 2026-11-21 10:00:00
+UserWarning: VLLM_ATTENTION_BACKEND environment variable is deprecated
+[W] The current process just got forked, after parallelism has already been used
+"""
+
+
+def out_of_host_memory() -> None:
+    torch.empty(1 << 60, dtype=torch.uint8)
+
+
+def out_of_gpu_memory() -> None:
+    raise torch.OutOfMemoryError(CUDA)
+
+
+def no_compiler() -> None:
+    raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+
+
+def crash(logs: Path, act: Callable[[], None], others: str = "") -> tuple[Path, str]:
+    """Let ACT raise, and log it as a worker's host does; the log, and the failure as the controller words it."""
+    log = logs / "train-0.log"
+    (logs / "rollout-0.log").write_text(f"== rollout-0, process 9, 2026-11-21 10:00:00\n{others}")
+    try:
+        act()
+    except RuntimeError as error:
+        log.write_text(BEFORE + "".join(traceback.format_exception(error)))
+        return log, f"the actor's update: train rank 0 (process 4711 on node n): {error_line(error)}; log: {log}"
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    ("act", "playbook", "mend"),
+    [
+        (out_of_gpu_memory, "gpu-out-of-memory", "ppo_micro_batch_size_per_gpu"),
+        (out_of_host_memory, "memory-short", "Raise the limit"),
+        (no_compiler, "c-compiler-missing", "ompiler"),
+    ],
+)
+def test_known_errors(tmp_path: Path, act: Callable[[], None], playbook: str, mend: str) -> None:
+    begin = time.time() - 1
+    _, message = crash(tmp_path, act, "RuntimeError: [gloo] Connection reset by peer\n")
+    lines = diagnose(tmp_path, begin, message)
+    known = lines[-1]
+    assert known.startswith("Known problem: ")
+    assert known.endswith(f"(rlcheck explain {playbook})")
+    assert mend in known
+    assert len(lines) <= 2
+
+
+def test_an_unknown_error_is_quoted_with_its_place(tmp_path: Path) -> None:
+    begin = time.time() - 1
+    log, _ = crash(tmp_path, lambda: (_ for _ in ()).throw(RuntimeError("the loss went for a walk")))
+    lines = diagnose(tmp_path, begin, "the actor's update: train rank 0 exited with code 1")
+    number = next(n for n, line in enumerate(log.read_text().splitlines(), 1) if line.startswith("RuntimeError: the"))
+    assert lines == [f"Likely cause: RuntimeError: the loss went for a walk ({log}:{number})"]
+
+
+def test_remarks_and_earlier_runs_are_no_cause(tmp_path: Path) -> None:
+    begin = time.time() - 1
+    (tmp_path / "train-0.log").write_text(BEFORE.replace("[W] The", "WARNING The"))
+    assert diagnose(tmp_path, begin, "the actor's update: train rank 0 was ended by SIGTERM") == []
+    assert diagnose(tmp_path, time.time() + 9, "all logs are older than the run") == []
+
+
+def test_the_failure_itself_may_be_known(tmp_path: Path) -> None:
+    words = "train rank 0 (process 1 on node n) was killed by SIGKILL by the kernel, as memory ran out; log: x"
+    assert diagnose(tmp_path, 0.0, words)[-1].endswith("(rlcheck explain memory-short)")

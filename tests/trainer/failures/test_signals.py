@@ -1,0 +1,83 @@
+"""Ctrl-C and SIGTERM while Ray starts, while the engine generates, while the actor learns."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.end_to_end.runs import Run
+from tests.trainer.failures.scene import PATIENCE_S, Watched, arguments, checkpoints, planned
+
+pytestmark = pytest.mark.timeout(900)
+LONG = (
+    "data.max_response_length=40",
+    "actor_rollout_ref.rollout.ignore_eos=true",
+    "actor_rollout_ref.rollout.n=32",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=512",
+    "critic.ppo_micro_batch_size_per_gpu=512",
+)
+"""512 answers of 40 tokens: a generation that takes long enough to be met."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("signals") / "run"
+
+
+@pytest.fixture(scope="module")
+def in_generation(directory: Path) -> Run:
+    """Ctrl-C as soon as step 1 is finished: the engine is at work on step 2."""
+    run = Watched(directory, *arguments(directory, *LONG))
+    run.wait_for_step(1, PATIENCE_S)
+    run.wait_until(lambda: "global_step_1" in checkpoints(directory), "the checkpoint of step 1")
+    run.interrupt()
+    return run.finish()
+
+
+@pytest.fixture(scope="module")
+def in_start_up(directory: Path, in_generation: Run) -> Run:
+    """Gone on with, and SIGTERM while its workers are made."""
+    run = Watched(directory, *arguments(directory, *LONG))
+    run.wait_until(lambda: run.said("starting Ray: "), "Ray")
+    run.wait_until(lambda: len(run.pids("rollout-0")) == 2, "the engine's process")
+    run.terminate()
+    return run.finish()
+
+
+@pytest.fixture(scope="module")
+def in_update(directory: Path, in_start_up: Run) -> Run:
+    """Gone on with, and SIGTERM while the models learn from step 2."""
+    scored = directory.with_name("scored")
+    many = ("actor_rollout_ref.actor.ppo_epochs=12", "critic.ppo_epochs=12")
+    run = Watched(directory, *arguments(directory, *LONG, *many, *planned(directory, step_2=str(scored))))
+    run.wait_until(scored.exists, "the rewards of step 2")
+    time.sleep(2)
+    run.terminate()
+    return run.finish()
+
+
+def test_ctrl_c_in_generation_drops_the_step(in_generation: Run) -> None:
+    assert in_generation.code == 130
+    assert in_generation.err == ""
+    assert "rltrain: stopped by SIGINT (generating responses). Saved up to step 1: go on with" in in_generation.out
+    assert [step["step"] for step in in_generation.steps] == [0, 1]
+    assert in_generation.record["outcome"] == "interrupted"
+
+
+def test_sigterm_in_start_up_leaves_everything_as_it_was(directory: Path, in_start_up: Run) -> None:
+    assert in_start_up.code == 130
+    assert in_start_up.err == ""
+    assert "Saved up to step 1" in in_start_up.out.splitlines()[-1]
+    assert "step 2/" not in in_start_up.out
+    assert [step["step"] for step in in_start_up.steps] == [0, 1]
+
+
+def test_sigterm_in_the_update_finishes_the_step_and_saves_it(directory: Path, in_update: Run) -> None:
+    assert in_update.code == 130
+    assert in_update.err == ""
+    assert "'s update). Saved up to step 2: go on with" in in_update.out
+    assert [step["step"] for step in in_update.steps] == [0, 1, 2]
+    assert checkpoints(directory) == ["global_step_1", "global_step_2"]

@@ -1,0 +1,35 @@
+"""A run that stops moving says who waits for whom, and where every rank stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.failures.scene import PATIENCE_S, Watched, arguments, checkpoints, message
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def test_stall(tmp_path: Path) -> None:
+    """One of two ranks is stopped, as by a disk that does not answer: the other waits in a collective for ever."""
+    directory = tmp_path / "run"
+    run = Watched(directory, *arguments(directory, "trainer.num_cpu_ranks=2", "trainer.stall_timeout_s=20"))
+    run.wait_for_step(1, PATIENCE_S)
+    stopped = run.pids("train-1")[-1]
+    os.kill(stopped, signal.SIGSTOP)
+    done = run.finish()
+    assert done.code == 1
+    lines = message(done)
+    assert "no progress for 2" in lines[0]
+    assert "the controller has waited" in lines[0]
+    assert "of rank 1" in lines[0].split("the controller has waited")[1]
+    assert "trainer.stall_timeout_s=20" in lines[0]
+    report = (directory / "logs" / "stall.txt").read_text()
+    assert str(directory / "logs" / "stall.txt") in lines[0]
+    for who in ("controller", "train rank 0", f"train rank 1 (process {stopped}", "rollout rank 0"):
+        assert f"-- {who}" in report
+    assert "train_rank.py" in report or "worker.py" in report
+    assert "global_step_1" in checkpoints(directory)

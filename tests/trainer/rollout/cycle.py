@@ -1,0 +1,54 @@
+"""What must hold of weight sync, whatever it travels by: three versions of the weights, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.trainer.rollout.compare import requests
+from tests.trainer.rollout.crew import Crew
+from trainer.rollout.protocol import Request
+from trainer.sync import verify
+
+# Longer than a block of the KV cache, so that prefixes are cached, and stale ones would show.
+LONG = [Request(tuple(2 + (5 * place) % 40 for place in range(160)), seed) for seed in range(4)]
+STALE_FACTOR = 20.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Largest mean differences of the sampled tokens' log-probabilities and probabilities."""
+
+    log_prob: float
+    prob: float
+
+
+def cycle(
+    crew: Crew, limits: Limits, *, sleeps: bool = False
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Sync, compare, change the actor, see that the engine is stale, again; differences when fresh, and when stale.
+
+    SLEEPS: the engine gives its memory back in between, and forgets its weights.
+    """
+    fresh: list[tuple[float, float]] = []
+    stale: list[tuple[float, float]] = []
+    asked = [*requests(20), *LONG]
+    for version in (1, 2, 3):
+        crew.engine.call("wake", "weights")
+        crew.sync.sync(version)
+        crew.engine.call("wake", "kv_cache")
+        assert crew.engine.call("policy_version") == version
+        published = crew.published()
+        assert len(published) >= 2 * 8  # two layers: none was left out
+        assert verify(published, crew.engine.call("checksums", list(published))) is None
+        fresh.append(crew.differences(asked))
+        assert fresh[-1][0] <= limits.log_prob, fresh
+        assert fresh[-1][1] <= limits.prob, fresh
+        crew.change(version)
+        now = crew.published()
+        assert f"{len(now)} of {len(now)} weights differ" in (
+            verify(now, crew.engine.call("checksums", list(now))) or ""
+        )
+        stale.append(crew.differences(asked))
+        assert stale[-1][0] >= STALE_FACTOR * fresh[-1][0], (fresh, stale)
+        assert crew.engine.call("sleep") is sleeps
+    return fresh, stale
