@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,8 @@ from trainer.errors import RunFailure, UserError
 MANIFEST = "complete.json"
 CONTROLLER = "controller.json"
 _NAME = re.compile(r"global_step_(\d+)")
+FULL_BYTES = 1 << 16
+"""A disk with less room than this is full: a write takes what fits before it fails."""
 _CHUNK_BYTES = 1 << 22
 
 
@@ -109,7 +112,7 @@ class CheckpointStore:
             _finish(partial, step, state)
             _put_in_place(partial, final)
         except (OSError, UserError) as error:  # the latter: from the workers
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            reason = _reason(error, self._directory)
             raise RunFailure(
                 f"checkpoint of step {step} could not be written to {self._directory}: {reason}; "
                 "earlier checkpoints are whole. Free space, then run again with trainer.resume_mode=auto"
@@ -164,6 +167,14 @@ def _put_in_place(partial: Path, final: Path) -> None:
     partial.rename(final)
     _sync_directory(final.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _reason(error: OSError | UserError, place: Path) -> str:
+    """Why PLACE took no more. Torch's writers hide a full disk behind an error of their own, about positions."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    is_full = place.is_dir() and shutil.disk_usage(place).free < FULL_BYTES
+    return os.strerror(errno.ENOSPC) if is_full else str(error)
 
 
 def _digests(directory: Path, names: list[str]) -> dict[str, str]:

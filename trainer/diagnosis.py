@@ -55,7 +55,8 @@ def diagnose(logs: Path, since: float, message: str) -> list[str]:
     Args:
         logs: directory of the logs of the run's processes.
         since: when the run began (Unix time); logs that are older say nothing.
-        message: of the failure. The log that it names is read first; what it says already is not said again.
+        message: of the failure. The log that it names is read first; where it names none, it says itself what broke.
+            What it says already is not said again.
     """
     lines = list(_read(logs, since, message))
     errors = [line for line in lines if _is_error(line)]
@@ -81,6 +82,8 @@ def _read(logs: Path, since: float, message: str) -> Iterator[Line]:
     """What the processes of this run have written, the log that MESSAGE names first; alone, if a signal killed it."""
     found = [log for log in sorted(logs.glob("*.log")) if log.stat().st_mtime >= since]
     named = [log for log in found if log.name in message]
+    if not named:
+        return
     others = [] if "was killed by SIG" in message else [log for log in found if log not in named]
     for log in [*named, *others]:
         with log.open("rb") as file:

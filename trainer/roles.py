@@ -126,15 +126,11 @@ def make_roles(trainers: Trainers, config: RunConfig, clock: Clock) -> Roles:
 class RewardModelRole(TrainRole):
     """The reward model, called with texts."""
 
-    num_truncated = 0
-    """Conversations so far that were cut to fit."""
-
-    def scores(self, samples: Sequence[Sample]) -> list[float]:
-        """Its score of each of SAMPLES, neighbours together on one rank."""
+    def scores(self, samples: Sequence[Sample]) -> tuple[list[float], int]:
+        """Its score of each of SAMPLES, neighbours together on one rank, and how many were cut to fit."""
         count = len(self._ranks.slots)
         size = -(-len(samples) // count)
         parts = [samples[start : start + size] for start in range(0, size * count, size)]
         texts = [[conversation(s.messages, s.response_text) for s in part] for part in parts]
         answers: list[tuple[list[float], int]] = self._each("reward_scores", texts, "the reward model's scores")
-        self.num_truncated += sum(truncated for _, truncated in answers)
-        return [score for scores, _ in answers for score in scores]
+        return [score for scores, _ in answers for score in scores], sum(truncated for _, truncated in answers)

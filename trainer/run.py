@@ -123,7 +123,8 @@ def _outcome(options: RunOptions, directory: RunDir, console: Console, train: Ca
         return _failed(f"{error}\n{_after(options, directory)}")
     # The border of the program: a fault of ours, too, ends in words, with its traceback in a log.
     except Exception as error:
-        lines = [failure_words(error, directory.logs), *diagnose(directory.logs, begin, str(error))]
+        words = failure_words(error, directory.logs)
+        lines = [words, *diagnose(directory.logs, begin, words)]
         _note(directory, "failed", error=lines[0])
         return _failed("\n".join([*lines, _after(options, directory)]))
     _note(directory, "finished", **facts)

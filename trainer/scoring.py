@@ -15,8 +15,8 @@ from trainer.rewards.pool import RewardPool
 from trainer.rewards.request import RewardRequest, RewardResult
 from trainer.tensors import floats
 
-ModelScores = Callable[[Sequence[Sample]], Sequence[float]]
-"""Scores of the reward model, one for each sample."""
+ModelScores = Callable[[Sequence[Sample]], tuple[Sequence[float], int]]
+"""Scores of the reward model, one for each sample, and how many conversations were cut to fit."""
 
 
 class Scorer:
@@ -26,6 +26,7 @@ class Scorer:
         self._config = config
         self._pool = pool
         self._model_scores = model_scores
+        self._num_truncated = 0
         self._clock = clock
 
     def score(self, batch: Batch) -> tuple[Batch, Metrics]:
@@ -34,9 +35,12 @@ class Scorer:
         Raises:
             UserError: a reward raised, hung or gave no number; the message names the sample.
         """
+        self._num_truncated = 0
         with self._clock.stage("reward"):
             results = self._with_length(batch, self.results(batch.samples))
             scores, metrics = combine(results, batch.samples, batch["response_mask"])
+            if self._model_scores is not None:
+                metrics["reward/model_truncated"] = float(self._num_truncated)
             samples = [replace(s, reward_parts=r.parts) for s, r in zip(batch.samples, results, strict=True)]
             return batch.with_fields({"token_level_scores": scores}).with_samples(samples), metrics
 
@@ -45,8 +49,9 @@ class Scorer:
         results = self._pool.score([request(sample) for sample in samples])
         if self._model_scores is None:
             return results
-        weight = self._config.reward_model.weight
-        return _added(results, "model", weight, self._model_scores(samples))
+        scores, truncated = self._model_scores(samples)
+        self._num_truncated += truncated
+        return _added(results, "model", self._config.reward_model.weight, scores)
 
     def rewards(self, samples: Sequence[Sample]) -> list[float]:
         """The scores of `results`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import threading
@@ -86,23 +87,38 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, stil
     else:
         _probe(address)
     arguments = {**defaults, **ray_init, "address": address or "local"}
-    before = descendants(os.getpid())
+    before, sessions = descendants(os.getpid()), _sessions(ray_init)
     with _environment_of_ray(address is None), _own_signals() as signals, _watched_start(say, still) as timer:
         try:
             try:
                 session_dir = _init(arguments, timer)
             except _NotUpInTime:
                 say("Ray's own limit of 30 s has passed, as on a busy machine: starting it once more")
-                kill(descendants(os.getpid()) - before)
+                _undo(before, _sessions(ray_init) - sessions)
                 session_dir = _init(arguments, timer)
             signals.check()
-        except BaseException:
-            kill(descendants(os.getpid()) - before)
+        except BaseException as error:
+            # A plain failure of Ray's names its logs.
+            _undo(before, set() if type(error) is RunFailure else _sessions(ray_init) - sessions)
             raise
     _silence_raylet()
     if address is not None:
         return Started(set(), None)
     return Started(descendants(os.getpid()) - before, session_dir)
+
+
+def _undo(before: set[Process], sessions: set[Path]) -> None:
+    """End what was started since BEFORE, and remove SESSIONS."""
+    kill(descendants(os.getpid()) - before)
+    for place in sessions:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _sessions(ray_init: dict[str, Any]) -> set[Path]:
+    """The session directories that Ray has made for this process; it puts the process's number into their names."""
+    temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    base = Path(ray_init.get("_temp_dir") or Path(temporary, "ray"))
+    return set(base.glob(f"session_*_{os.getpid()}"))
 
 
 class _NotUpInTime(RunFailure):

@@ -68,7 +68,7 @@ def test_known_errors(tmp_path: Path, act: Callable[[], None], playbook: str, me
 def test_an_unknown_error_is_quoted_with_its_place(tmp_path: Path) -> None:
     begin = time.time() - 1
     log, _ = crash(tmp_path, lambda: (_ for _ in ()).throw(RuntimeError("the loss went for a walk")))
-    lines = diagnose(tmp_path, begin, "the actor's update: train rank 0 exited with code 1")
+    lines = diagnose(tmp_path, begin, f"the actor's update: train rank 0 exited with code 1; log: {log}")
     number = next(n for n, line in enumerate(log.read_text().splitlines(), 1) if line.startswith("RuntimeError: the"))
     assert lines == [f"Likely cause: RuntimeError: the loss went for a walk ({log}:{number})"]
 
@@ -76,8 +76,12 @@ def test_an_unknown_error_is_quoted_with_its_place(tmp_path: Path) -> None:
 def test_remarks_and_earlier_runs_are_no_cause(tmp_path: Path) -> None:
     begin = time.time() - 1
     (tmp_path / "train-0.log").write_text(BEFORE.replace("[W] The", "WARNING The"))
-    assert diagnose(tmp_path, begin, "the actor's update: train rank 0 was ended by SIGTERM") == []
-    assert diagnose(tmp_path, time.time() + 9, "all logs are older than the run") == []
+    assert diagnose(tmp_path, begin, "train rank 0 was ended by SIGTERM; log: train-0.log") == []
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB"
+    (tmp_path / "train-0.log").write_text(f"== train-0, process 5, 2026-11-21 10:00:00\n{error}\n")
+    assert diagnose(tmp_path, time.time() + 9, "older than the run; log: train-0.log") == []
+    assert diagnose(tmp_path, begin, "checkpoint of step 2 could not be written: no log is named") == []
+    assert len(diagnose(tmp_path, begin, "log: train-0.log")) == 2
 
 
 def test_the_failure_itself_may_be_known(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.trainer.end_to_end.runs import Run
 from tests.trainer.failures.scene import PATIENCE_S, Watched, arguments, checkpoints, message, planned
+from trainer.checkpoints import MANIFEST, choose
+from trainer.errors import UserError
 from trainer.toy.make import make_toy
 
 pytestmark = pytest.mark.timeout(900)
@@ -119,16 +121,34 @@ def halve(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-@pytest.mark.parametrize(("breaks", "words"), [(flip, "has changed"), (halve, "has changed"), (Path.unlink, "missing")])
-def test_a_corrupt_checkpoint(
-    bad_rewards: Run, copy: Path, data: Path, breaks: Callable[[Path], None], words: str
-) -> None:
-    breaks(next((copy / "checkpoints" / "global_step_2" / "actor").glob("*.distcp")))
+def shard(run: Path) -> Path:
+    """The actor's part of the last checkpoint."""
+    return next((run / "checkpoints" / "global_step_2" / "actor").glob("*.distcp"))
+
+
+def test_a_corrupt_checkpoint(bad_rewards: Run, copy: Path, data: Path) -> None:
+    flip(shard(copy))
     run = again(bad_rewards, copy, data)
     assert run.code == 1
     line = message(run)[0]
-    assert "global_step_2 is damaged: actor/" in line
-    assert ".distcp" in line
-    assert words in line
+    assert f"global_step_2 is damaged: actor/{shard(copy).name} has changed; go on from an earlier one" in line
     assert f"trainer.resume_mode={copy / 'checkpoints' / 'global_step_1'}" in line
     assert checkpoints(copy) == list(SAVED)
+
+
+@pytest.mark.parametrize(("breaks", "words"), [(halve, "has changed"), (Path.unlink, "is missing")])
+def test_a_checkpoint_with_half_a_file_or_without(copy: Path, breaks: Callable[[Path], None], words: str) -> None:
+    breaks(file := shard(copy))
+    with pytest.raises(UserError, match=rf"global_step_2 is damaged: actor/{file.name} {words}"):
+        choose(copy / "checkpoints", "auto", None)
+
+
+def test_a_checkpoint_that_was_never_finished(copy: Path) -> None:
+    """Killed while it was written, or removed by half: `auto` takes the one before, and by name it is refused."""
+    place = copy / "checkpoints"
+    (place / "global_step_2" / MANIFEST).unlink()
+    chosen = choose(place, "auto", None)
+    assert chosen is not None
+    assert chosen.step == 1
+    with pytest.raises(UserError, match="global_step_2 was never finished"):
+        choose(place, str(place / "global_step_2"), None)

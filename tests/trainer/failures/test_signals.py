@@ -33,6 +33,7 @@ def in_generation(directory: Path) -> Run:
     run = Watched(directory, *arguments(directory, *LONG))
     run.wait_for_step(1, PATIENCE_S)
     run.wait_until(lambda: "global_step_1" in checkpoints(directory), "the checkpoint of step 1")
+    time.sleep(0.5)  # for the weights to arrive
     run.interrupt()
     return run.finish()
 

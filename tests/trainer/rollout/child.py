@@ -18,6 +18,8 @@ class Child(Hosted):
 
     def make(self, config: RunConfig) -> dict[str, Any]:
         """Stop the engine that is there, and start one for CONFIG; its facts."""
+        if not self.is_alive:
+            self.start()
         self.build(config, 0)
         return self.call("start")
 

@@ -11,6 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.trainer.rollout.child import Child
+from tests.trainer.rollout.crew import rank_processes
+from tests.trainer.rollout.hosted import HostedGroup
 from tests.trainer.rollout.tiny import config_of, make_model, randomize
 from tests.trainer.sync.local import LocalGroup, Rank
 from trainer.config.schema import RunConfig
@@ -22,8 +24,22 @@ CASES = ["hf-qwen2", "hf-opt", "vllm-qwen2", "vllm-llama", "vllm-opt"]
 @pytest.fixture(scope="session")
 def child() -> Iterator[Child]:
     child = Child()
-    yield child
-    assert child.end() == 0
+    try:
+        yield child
+        assert not child.is_alive or child.end() == 0
+    finally:
+        child.kill()
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[HostedGroup]:
+    """Two processes for training ranks."""
+    group = rank_processes([{}, {}])
+    try:
+        yield group
+        assert group.end() == [0, 0]
+    finally:
+        group.kill()
 
 
 @dataclass

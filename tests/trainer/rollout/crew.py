@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from trainer.rollout.protocol import Request, Sampling
 from trainer.sync import WeightSync, checksum
 
 TEMPERATURE = 0.7
-PREFIX = "rltrain-test-crew-"
+PREFIX = f"rltrain-test-crew-{os.getpid()}-"
 SAMPLING = replace(PLAIN, temperature=TEMPERATURE)
 
 
@@ -53,6 +54,12 @@ def crew_config(
     return resolve(config, Machine(device="cuda" if device == "cuda" else "cpu", num_gpus=gpus, num_cpus=2))
 
 
+def two_rank_config(directory: Path, **rollout: Any) -> RunConfig:
+    """Of two CPU ranks, all in float32."""
+    parts = {"actor": {"fsdp_config": {"dtype": "float32"}}}
+    return crew_config(directory, ranks=2, parts=parts, dtype="float32", **rollout)
+
+
 @dataclass
 class Crew:
     """Training ranks and one engine of a run."""
@@ -61,8 +68,6 @@ class Crew:
     ranks: HostedGroup
     engine: Hosted
     sync: WeightSync
-    engine_exit: int = 0
-    """The exit code that the engine's process should have."""
 
     def differences(self, requests: Sequence[Request], sampling: Sampling = SAMPLING) -> tuple[float, float]:
         """Mean |log p - log p'| and |p - p'| of sampled tokens, between the engine and the actor.
@@ -102,9 +107,8 @@ def crew(
     engine = Hosted("trainer.rollout.worker:EngineWorker", engine_environ, answer_s)
     ranks = rank_processes(rank_environs, answer_s)
     try:
-        running = start_crew(config, ranks, engine)
-        yield running
-        assert [*ranks.end(), engine.end()] == [0] * len(ranks.members) + [running.engine_exit]
+        yield start_crew(config, ranks, engine)
+        assert [*ranks.end(), engine.end()] == [0] * (len(ranks.members) + 1)
     finally:
         ranks.kill()
         engine.kill()
@@ -125,7 +129,9 @@ def start_crew(config: RunConfig, ranks: HostedGroup, engine: Hosted) -> Crew:
     engine.call("sleep")
     port, device = _free_port(), "cuda:0" if config.trainer.device == "cuda" else "cpu"
     for number, rank in enumerate(ranks.members):
-        rank.build(config, RankInfo(number, len(ranks.members), number, "127.0.0.1", port, device))
+        rank.begin("__build__", config, RankInfo(number, len(ranks.members), number, "127.0.0.1", port, device))
+    for rank in ranks.members:
+        rank.finish()
     ranks.all("setup", 10)
     sync = WeightSync(ranks, HostedGroup(engine), ANSWER_S)
     sync.connect()

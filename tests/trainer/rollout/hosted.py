@@ -16,6 +16,8 @@ from trainer.errors import RunFailure, UserError
 ANSWER_S = 300.0
 """Minutes on a machine that has much else to do; seconds on an idle one."""
 
+END_S = 120.0
+
 
 class Hosted:
     """A process of its own with an object of TARGET ("module:Class"), which `build` makes.
@@ -24,14 +26,22 @@ class Hosted:
     """
 
     def __init__(self, target: str, environ: Mapping[str, str] | None = None, answer_s: float = ANSWER_S) -> None:
+        self._target, self._environ, self._answer_s = target, dict(environ or {}), answer_s
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; there is none yet, or it has ended."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._answer_s = answer_s
         self._ending = False
-        self._process = context.Process(target=_serve, args=(theirs, target, dict(environ or {})))
+        self._process = context.Process(target=_serve, args=(theirs, self._target, self._environ))
         self._process.start()
         theirs.close()
         atexit.register(self._process.kill)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
 
     @property
     def pid(self) -> int:
@@ -79,7 +89,7 @@ class Hosted:
     def end(self) -> int | None:
         """Stop worker and process; its exit code."""
         self.begin_end()
-        self._process.join(30)
+        self._process.join(END_S)
         self.kill()
         return self._process.exitcode
 

@@ -48,6 +48,7 @@ CASES = {
 }
 pytestmark = [
     pytest.mark.gpu(2),
+    pytest.mark.timeout(400),
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
 ]
 

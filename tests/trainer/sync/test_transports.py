@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.rollout.hosted import Hosted
 from tests.trainer.rollout.tiny import config_of, named_weights
 from tests.trainer.sync.local import LocalGroup, Rank
 from trainer.cluster.processes import remove_shared_memory
@@ -22,7 +25,7 @@ from trainer.sync.receiver import Receivers
 from trainer.sync.shm import ShmReceiver, ShmSender
 from trainer.sync.transport import Descriptor
 
-PREFIX = "rltrain-test-transports-"
+PREFIX = f"rltrain-test-transports-{os.getpid()}-"
 
 
 def segments() -> list[str]:
@@ -135,10 +138,13 @@ def test_segments_go_when_a_receiver_was_killed(tmp_path: Path) -> None:
     source = model()
     sync, rank = sync_of(config_of(tmp_path, "hf"), source, Taker())
     descriptor = merge([rank.publish_bucket(0)])
-    receiver = Hosted("tests.trainer.sync.test_transports:Taker")
-    receiver.build()
-    receiver.call("load_bucket", descriptor, 0)
-    receiver.kill()
+    path = descriptor.location["path"]
+    holds = f"import mmap; f = open({path!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); print(m[:1]); input()"
+    with subprocess.Popen([sys.executable, "-uc", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as receiver:
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline()
+        receiver.kill()
+    assert receiver.returncode == -signal.SIGKILL
     assert len(segments()) == 1
     sync.sync(1)
     assert segments() == []

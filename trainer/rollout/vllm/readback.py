@@ -25,6 +25,9 @@ from trainer.rollout.vllm.loading import owners
 from trainer.rollout.vllm.names import EngineName, engine_name
 from trainer.sync.checksum import Piece, piece
 
+REARRANGED = frozenset({"BloomForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM"})
+"""vLLM's classes that transpose or interleave weights while they load them: what they hold is no part of what came."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -51,8 +54,10 @@ def pieces(model: nn.Module, names: Sequence[str], rank: int, size: int, dtype: 
         dtype: of the published tensors, where they are not integers.
 
     Raises:
-        UserError: a layer of a kind that cannot be read back.
+        UserError: a model or a layer of a kind that cannot be read back.
     """
+    if type(model).__name__ in REARRANGED:
+        raise _unreadable(names[0], f"{type(model).__name__} rearranges its weights on loading")
     shared = owners(model)
     found: dict[str, list[Piece]] = {}
     for name in names:

@@ -40,7 +40,7 @@ def test_other_losses_learn_other_things_from_the_same_samples(stage: Stage, grp
         assert step["actor/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("kind", ["k1", "k2", "k3", "mse", "low_var_kl"])
+@pytest.mark.parametrize("kind", ["k1", "k2", "low_var_kl", "mse"])
 def test_kl_loss(stage: Stage, grpo: Played, kind: str) -> None:
     played = stage.play(GRPO, f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=1", f"{ACTOR}.kl_loss_type={kind}")
     second = played.batches[1]

@@ -38,11 +38,11 @@ def test_rules_and_a_users_function_add_up_by_weight(stage: Stage, tmp_path: Pat
     (step,), (batch,) = played.steps, played.batches
     for sample, score in zip(batch.samples, scores(batch).tolist(), strict=True):
         parts = sample.reward_parts
-        assert set(parts) == {"digits", "form", "bonus"}
-        assert parts["bonus"] == 2.0 * len(sample.response_text)
+        assert set(parts) == {"digits", "form", "custom"}
+        assert parts["custom"] == 2.0 * len(sample.response_text)
         assert parts["form"] == float(sample.response_text.isdigit())
-        assert score == pytest.approx(0.5 * parts["digits"] + 0.3 * parts["form"] + 0.2 * parts["bonus"], abs=1e-6)
-    for part in ("digits", "form", "bonus"):
+        assert score == pytest.approx(0.5 * parts["digits"] + 0.3 * parts["form"] + 0.2 * parts["custom"], abs=1e-6)
+    for part in ("digits", "form", "custom"):
         mean = sum(sample.reward_parts[part] for sample in batch.samples) / len(batch)
         assert step[f"reward/toy/copy/{part}/mean"] == pytest.approx(mean)
         assert step[f"reward/toy/copy/{part}/count"] == len(batch)
@@ -67,3 +67,4 @@ def test_a_reward_model_scores_beside_the_rules(stage: Stage, tmp_path: Path) ->
     for sample, score in zip(batch.samples, scores(batch).tolist(), strict=True):
         assert score == pytest.approx(sample.reward_parts["digits"] + 2.0 * sample.reward_parts["model"], abs=1e-5)
     assert step["reward/toy/copy/model/mean"] == pytest.approx(sum(found) / len(found))
+    assert step["reward/model_truncated"] == 0
