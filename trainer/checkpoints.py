@@ -121,6 +121,22 @@ class CheckpointStore:
             shutil.rmtree(partial, ignore_errors=True)
         return Checkpoint(final, step)
 
+    def set_aside_after(self, step: int) -> list[Path]:
+        """Rename the checkpoints of steps after STEP, from which a run goes on that went further before.
+
+        They would count as the newest ones otherwise: to resume from, and to keep.
+
+        Returns:
+            Where they lie now.
+        """
+        moved: list[Path] = []
+        for checkpoint in finished(self._directory):
+            if checkpoint.step > step:
+                place = checkpoint.path.with_name(f"left_behind.{checkpoint.path.name}")
+                shutil.rmtree(place, ignore_errors=True)
+                moved.append(checkpoint.path.rename(place))
+        return moved
+
     def drop_old(self, best_step: int | None) -> None:
         """Remove all but the last ones and the best."""
         if self._keep is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trainer.advantages import group_ids
@@ -14,7 +14,9 @@ from trainer.data.loader import to_prompt_batch
 from trainer.data.schema import Row
 from trainer.errors import RunFailure
 from trainer.hybrid import Hybrid, greedy_sampling, train_sampling
+from trainer.rewards.combine import statistics
 from trainer.scoring import Scorer
+from trainer.tensors import floats
 
 
 class Collector:
@@ -58,18 +60,27 @@ class Collector:
     def _until_full(self, step: int, batch: Batch, metrics: Metrics) -> tuple[Batch, Metrics]:
         wanted = self._config.data.train_batch_size * self._config.actor_rollout_ref.rollout.n
         limit = self._config.algorithm.filter_groups.max_num_gen_batches
-        kept, rounds = self._varied(batch), 1
+        kept, seen = self._varied(batch), [batch]
         while len(kept) < wanted:
-            if limit and rounds >= limit:
+            if limit and len(seen) >= limit:
                 raise RunFailure(
-                    f"step {step}: after {rounds} rounds of generation only {len(kept)} of {wanted} samples lie in "
+                    f"step {step}: after {len(seen)} rounds of generation only {len(kept)} of {wanted} samples lie in "
                     "groups whose rewards differ; raise algorithm.filter_groups.max_num_gen_batches, or take easier "
                     "or harder data"
                 )
             more, metrics = self._generate_and_score(step, self._more_prompts())
-            kept, rounds = concatenate([kept, self._varied(more)]), rounds + 1
-        return kept.select(range(wanted)), metrics | {"train/num_gen_batches": float(rounds)}
+            kept = concatenate([kept, self._varied(more)])
+            seen.append(more)
+        metrics |= _statistics(seen) | {"train/num_gen_batches": float(len(seen))}
+        return kept.select(range(wanted)), metrics
 
     def _varied(self, batch: Batch) -> Batch:
         rewards = batch["token_level_scores"].sum(-1)
         return batch.select(filter_groups(rewards, group_ids(batch)))
+
+
+def _statistics(rounds: Sequence[Batch]) -> Metrics:
+    """Rewards by source of all that was generated, whether it is learnt from or not."""
+    samples = [sample for batch in rounds for sample in batch.samples]
+    scores = [score for batch in rounds for score in floats(batch["token_level_scores"].sum(-1))]
+    return statistics([s.data_source for s in samples], scores, [s.reward_parts for s in samples])

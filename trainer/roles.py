@@ -65,7 +65,8 @@ class Actor(TrainRole):
         """One row for each rank again, alone in its micro batch: shows a fault in packing that no curve shows."""
         rows = batch.only((*FORWARD_FIELDS, "old_log_probs")).bare()
         count = len(self._ranks.slots)
-        parts = [{name: field[rank : rank + 1] for name, field in rows.items()} for rank in range(count)]
+        # Copies: what is sent of a view is the whole tensor behind it.
+        parts = [{name: field[rank : rank + 1].clone() for name, field in rows.items()} for rank in range(count)]
         answers: list[dict[str, float]] = self._each("recompute_log_probs", parts, "recomputing one micro batch")
         tokens = sum(answer["num_tokens"] for answer in answers)
         return {"max_abs_diff": answers[0]["max_abs_diff"], "num_tokens": tokens}

@@ -93,6 +93,7 @@ class Session:
         # Not sooner: the stages of the start have limits of their own, and beat only when they end.
         with StallWatchdog(self.runtime, self.config.trainer.stall_timeout_s) as watchdog:
             self.clock.listen(watchdog.beat)
+            self.runtime.waits.watch = crew.work_files().marks
             best = self._work(crew, console)
             crew.close()
         return {"steps": self.position.step, "best": best, "wall_s": round(time.monotonic() - begin, 1)}
@@ -102,6 +103,9 @@ class Session:
         position, trainer = self.position, self.config.trainer
         warm = self._resume_or_warm_up(crew)
         store = CheckpointStore(self.directory.checkpoints, trainer.max_actor_ckpt_to_keep)
+        if position.checkpoint is not None and position.checkpoint.path.parent == self.directory.checkpoints:
+            for place in store.set_aside_after(position.step):
+                self.stages.say(f"note: a later checkpoint than step {position.step} is kept as {place}")
         saver = SaveCheckpoints(store, crew.trainers.save, position.state, self.clock)
         saver.best = position.best
         roles = make_roles(crew.trainers, self.config, self.clock)
@@ -120,7 +124,7 @@ class Session:
         if not self.config.sft_warmup.steps:
             return {}
         metrics = warm_up(self.config, crew.trainers, self.prepared.demonstrations, self.clock, self.stages)
-        crew.trainers.snapshot_reference()
+        crew.trainers.end_sft()
         return metrics
 
     def _listened(self, callbacks: Callbacks, saver: SaveCheckpoints, train: Callable[[], None]) -> None:

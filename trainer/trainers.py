@@ -43,13 +43,18 @@ class Trainers:
         shards = [list(rows[rank::count]) for rank in range(count)]
         return self.group.each("sft_step", shards, deadline_s=self._deadline_s, doing="the supervised warm-up")[0]
 
-    def snapshot_reference(self) -> None:
-        """Make the reference what the actor is now."""
-        self.call("snapshot_reference", doing="taking the reference")
+    def end_sft(self) -> None:
+        """End the supervised warm-up: the reference is what the actor is now."""
+        self.call("end_sft", doing="ending the warm-up")
 
     def make_room(self) -> None:
-        """Before rollout: roles whose config says so leave the device, but for the actor, whose weights are due."""
+        """Before rollout: roles whose config says so leave the device, but for the actor, whose weights are due.
+
+        Where an engine shares the device, torch gives back what it holds for later use: the engine cannot see it.
+        """
         self._move("offload", [role for role in self._parked if role != "actor"])
+        if self._config.trainer.device == "cuda" and self._config.actor_rollout_ref.hybrid_engine:
+            self.call("free_cache", doing="freeing memory for the engine")
 
     def park_actor(self) -> None:
         """Once the engine has the weights: the actor leaves the device, if its config says so."""
@@ -95,4 +100,6 @@ class Trainers:
             sections["ref"] = parts.ref.fsdp_config
         if config.critic.enable:
             sections["critic"] = config.critic.fsdp_config
+        if config.reward_model.enable:
+            sections["reward_model"] = config.reward_model.fsdp_config
         return tuple(role for role, fsdp in sections.items() if wanted(fsdp))

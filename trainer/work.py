@@ -54,6 +54,11 @@ class WorkFiles:
             with suppress(OSError):
                 os.truncate(file, 0)
 
+    def marks(self) -> tuple[tuple[int, int] | None, ...]:
+        """What all files tell; it changes whenever any worker comes further."""
+        files = dict.fromkeys(file for files in self._by_stage.values() for file in files)
+        return tuple(_read(file) for file in files)
+
     def counts(self, stage: str) -> tuple[int, int] | None:
         """Pieces done and pieces in all of STAGE, over all workers; None: not known (yet)."""
         found = [counts for file in self._by_stage.get(stage, ()) if (counts := _read(file)) is not None]

@@ -51,7 +51,7 @@ def gather(
     Args:
         runtime: where they run.
         calls: what to wait for.
-        deadline_s: seconds after which the wait is given up.
+        deadline_s: seconds without an answer or another sign of progress after which the wait is given up.
         doing: what the calls do, for messages: "updating the actor".
         limit: the config key that sets DEADLINE_S, for the message when it has passed.
 
@@ -71,8 +71,9 @@ def gather(
                 troubles += _collect(runtime, owners, results, waiting)
                 raise min(troubles, key=lambda trouble: trouble.weight).error from None
             runtime.waits.check()
+            runtime.waits.look()
             now = time.monotonic()
-            if len(results) < len(owners) and now - begin > deadline_s:
+            if len(results) < len(owners) and now - max(begin, runtime.waits.last_beat.at) > deadline_s:
                 words = _late(waiting, owners, results, deadline_s)
                 raise RunFailure(f"{words}; the limit is {limit}" if limit else words)
             if now - said > WORDS_EVERY_S:
@@ -122,8 +123,9 @@ def _result(call: Call, rank: int, ref: Any, doing: str, troubles: list[_Trouble
 def _obituary(group: WorkerGroup, rank: int, said: str, doing: str) -> str:
     """Who died, where, how, and its last words."""
     log = group.logs[rank]
-    tail: list[str] = group.ask_node(rank, "tail", log, 1) or []
     fate = group.ask_node(rank, "fate", group.pids[rank], said) or "died with its node, which does not answer"
+    # Nobody has last words when SIGKILL comes.
+    tail: list[str] = [] if "SIGKILL" in fate else group.ask_node(rank, "tail", log, 1) or []
     words = f'; its last words: "{tail[-1].strip()[:MAX_WORDS]}"' if tail else ""
     return f"{doing}: {group.title(rank)} {fate}{words}; log: {log}"
 

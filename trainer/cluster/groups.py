@@ -143,6 +143,11 @@ class WorkerGroup:
         """Where the threads of RANK's process are, and of what it started."""
         return self.ask_node(rank, "stacks", self.pids[rank], self.logs[rank]) or "its node does not answer"
 
+    def hindrances(self) -> list[str]:
+        """In words: processes of the group that cannot run at all, and why."""
+        words = [(rank, self.ask_node(rank, "hindrance", self.pids[rank])) for rank in range(len(self.slots))]
+        return [f"{self.title(rank)} {why}" for rank, why in words if why is not None]
+
     def ask_node(self, rank: int, method: str, *args: Any) -> Any:
         """Ask the `NodeEyes` of RANK's node; None when that node does not answer."""
         return self._runtime.ask_node(self.slots[rank].node, method, *args)

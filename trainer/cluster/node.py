@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -30,6 +31,12 @@ from trainer.cluster.processes import (
 
 STACKS_WAIT_S = 3.0
 PY_SPY_TIMEOUT_S = 20.0
+_HINDRANCES = {
+    psutil.STATUS_STOPPED: "is stopped",
+    psutil.STATUS_TRACING_STOP: "is held by a debugger",
+    psutil.STATUS_DISK_SLEEP: "waits in the kernel for a disk or a device",
+    psutil.STATUS_ZOMBIE: "is dead",
+}
 TAIL_BYTES = 1 << 16
 
 
@@ -84,6 +91,13 @@ class NodeEyes:
         except OSError:
             return []
         return [line.rstrip() for line in text.splitlines() if line.strip()][-num_lines:]
+
+    def hindrance(self, pid: int) -> str | None:
+        """In words: what keeps the process from running at all, if anything does."""
+        try:
+            return _HINDRANCES.get(psutil.Process(pid).status())
+        except psutil.NoSuchProcess:
+            return "is gone"
 
     def stacks(self, pid: int, log: Path) -> str:
         """Where all threads of a worker are, and of the processes that it started."""
@@ -141,15 +155,13 @@ def _stacks_from_outside(pid: int) -> str:
     """Stacks by py-spy (which comes with `ray[default]`), else what the kernel knows."""
     beside = Path(sys.executable).with_name("py-spy")
     command = str(beside) if beside.exists() else shutil.which("py-spy")
-    if command is not None:
-        try:
-            done = subprocess.run(
-                [command, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=PY_SPY_TIMEOUT_S
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            done = None
-        if done is not None and done.returncode == 0:
-            return done.stdout.strip()
+    # The second way is for a process that is stopped already, which nobody can stop to look at it.
+    for way in ((), ("--nonblocking",)) if command is not None else ():
+        with suppress(OSError, subprocess.TimeoutExpired):
+            asked = [str(command), "dump", *way, "--pid", str(pid)]
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=PY_SPY_TIMEOUT_S)
+            if done.returncode == 0:
+                return done.stdout.strip()
     try:
         return f"no stacks; the kernel has it in: {Path(f'/proc/{pid}/wchan').read_text() or 'running'}"
     except OSError:

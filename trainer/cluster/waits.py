@@ -40,12 +40,22 @@ class Waits:
     def __init__(self) -> None:
         self.current: Waiting | None = None
         self.last_beat = Beat("the start", time.monotonic())
+        self.watch: Callable[[], object] = lambda: None
+        """Gives another value whenever a worker has come further in a call that it has not answered yet."""
+        self._seen: object = None
         self._pending: Exception | None = None
         self._shields = 0
 
     def beat(self, what: str) -> None:
         """Note that WHAT has been reached."""
         self.last_beat = Beat(what, time.monotonic())
+
+    def look(self) -> None:
+        """Beat, if a worker has come further since last looked."""
+        seen = self.watch()
+        if seen != self._seen:
+            self._seen = seen
+            self.beat("a piece of a worker's work")
 
     def interrupt(self, error: Exception) -> None:
         """Have the next `check` raise ERROR. The first error stands until it has been raised."""

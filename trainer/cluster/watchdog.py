@@ -74,9 +74,11 @@ class StallWatchdog(AbstractContextManager["StallWatchdog"]):
         current = waits.current
         who = current.sentence() if current else "the controller waits for no worker, and hangs itself"
         headline = f"no progress for {silence:.0f} s since {waits.last_beat.what}; {who}"
+        groups = tuple(self._runtime.groups)
+        headline += "".join(f"; {words}" for group in groups for words in group.hindrances())
         place = self._runtime.logs / REPORT
         parts = [headline, f"-- controller (process {os.getpid()})\n{_own_stacks(self._controller)}"]
-        for group in tuple(self._runtime.groups):
+        for group in groups:
             parts += [f"-- {group.title(rank)}\n{group.stacks(rank)}" for rank in range(len(group.slots))]
         place.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
         return f"{headline}; the stacks of all ranks: {place} (trainer.stall_timeout_s={self._timeout_s:g})"

@@ -54,6 +54,12 @@ def _batch(config: RunConfig, role: str, plan: BatchPlan) -> Iterator[str]:
             f"{role}.ppo_mini_batch_size: a mini batch of {plan.mini_batch_samples} samples leaves some of the "
             f"{plan.world_size} training ranks without any"
         )
+    model = config.critic.model if role == "critic" else config.actor_rollout_ref.model
+    if plan.max_tokens_per_micro_batch is not None and not model.use_remove_padding:
+        yield (
+            f"{role}.use_dynamic_bsz: counts tokens without padding, so it needs use_remove_padding=true of the "
+            "role's model; set that, or give ppo_micro_batch_size_per_gpu"
+        )
     longest = config.data.max_prompt_length + config.data.max_response_length
     if plan.max_tokens_per_micro_batch is not None and plan.max_tokens_per_micro_batch < longest:
         yield (
@@ -77,6 +83,8 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
         yield "trainer.critic_warmup: there is no critic to warm up; set it to 0"
     if algorithm.filter_groups.enable and n < 2:
         yield "algorithm.filter_groups.enable: groups of one sample have equal rewards; raise rollout.n"
+    if algorithm.filter_groups.enable and algorithm.filter_groups.metric == "reward" and algorithm.use_kl_in_reward:
+        yield "algorithm.filter_groups.metric: groups are filtered before KL is taken off; set metric=score"
     correction = algorithm.rollout_correction
     needs = [name for name in ("rollout_is", "bypass_mode") if getattr(correction, name)]
     if needs and not config.actor_rollout_ref.rollout.calculate_log_probs:

@@ -149,7 +149,6 @@ class TrainWorker:
 
     def update_actor(self, minis: Sequence[MiniBatch]) -> dict[str, float]:
         """Train the actor on MINIS (from `split.actor_minis`): metrics, equal on all ranks."""
-        self._sft = None
         role, section = self._roles["actor"], self._config.actor_rollout_ref.actor
         return actor.update_actor(role, self._policy(role), section, minis, self._info.world_size)
 
@@ -157,8 +156,11 @@ class TrainWorker:
         """Train the critic on MINIS (from `split.critic_minis`): metrics, equal on all ranks."""
         return critic.update_critic(self._roles["critic"], self._config.critic, minis, self._info.world_size)
 
-    def snapshot_reference(self) -> None:
-        """Make the reference what the actor is now, shard by shard. Nothing where there is no reference."""
+    def end_sft(self) -> None:
+        """Forget what trained in the warm-up, and make the reference, where there is one, what the actor is now."""
+        self._sft, comm = None, self._roles["actor"].gradient_comm
+        if comm is not None:
+            comm.take_s()  # belongs to no update
         if "ref" not in self._roles:
             return
         source, target = self._roles["actor"].model, self._roles["ref"].model
@@ -201,6 +203,12 @@ class TrainWorker:
     def onload(self, role: RoleName) -> None:
         """Bring ROLE back to its device. Not collective."""
         self._roles[role].onload()
+
+    def free_cache(self) -> None:
+        """Give what torch holds for later use back to the GPU. Not collective."""
+        for role in self._roles.values():
+            reshard(role.model)
+        torch.cuda.empty_cache()
 
     def save(self, directory: str | Path) -> None:
         """Write a training checkpoint to DIRECTORY.

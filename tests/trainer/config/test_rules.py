@@ -24,6 +24,23 @@ def problems(machine: Machine, *overrides: str) -> list[str]:
 
 REFUSED: list[tuple[tuple[str, ...], str]] = [
     (
+        (
+            f"{A}use_dynamic_bsz=true",
+            f"{A}ppo_max_token_len_per_gpu=16384",
+            "critic.use_dynamic_bsz=false",
+            "actor_rollout_ref.model.use_remove_padding=false",
+        ),
+        "use_dynamic_bsz: counts tokens without padding",
+    ),
+    (
+        (
+            "algorithm.filter_groups.enable=true",
+            "algorithm.filter_groups.metric=reward",
+            "algorithm.use_kl_in_reward=true",
+        ),
+        "filter_groups.metric: groups are filtered before KL is taken off",
+    ),
+    (
         (f"{A}ppo_mini_batch_size=128", "critic.ppo_mini_batch_size=64"),
         "128 prompts is more than data.train_batch_size=64",
     ),

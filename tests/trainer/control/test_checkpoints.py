@@ -195,3 +195,17 @@ def test_a_path_that_is_no_finished_checkpoint_is_refused(tmp_path: Path) -> Non
         choose(tmp_path, "resume_path", str(tmp_path / "global_step_9"))
     with pytest.raises(UserError, match="global_step_N"):
         choose(tmp_path, str(tmp_path), None)
+
+
+def test_going_back_leaves_later_checkpoints_behind(tmp_path: Path) -> None:
+    """Otherwise they would be resumed from, and kept in place of what the run saves from here on."""
+    store = saved(tmp_path, 40, 50, keep=1)
+    (moved,) = store.set_aside_after(40)
+    assert moved.name == "left_behind.global_step_50"
+    store.save(45, STATE, ranks)
+    store.drop_old(None)
+    assert steps_of(tmp_path) == [45]
+    chosen = choose(tmp_path, "auto", None)
+    assert chosen is not None
+    assert chosen.step == 45
+    assert (moved / "complete.json").is_file()

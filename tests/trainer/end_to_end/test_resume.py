@@ -53,11 +53,22 @@ def test_a_resumed_run_is_the_run_that_never_stopped(whole: Run, resumed: Run) -
 
 
 def test_so_are_its_checkpoints(whole: Run, resumed: Run) -> None:
-    """Optimizer, schedule, random numbers, data position, KL controller, best: every file but torch's index."""
-    one, other = (json.loads((run.checkpoint(STEPS) / "complete.json").read_text()) for run in (whole, resumed))
-    names = [name for name in one["sha256"] if name.endswith((".distcp", "controller.json", ".pt"))]
-    assert {name.partition("/")[0] for name in names} >= {"actor", "critic", "controller.json"}
-    assert {name: one["sha256"][name] for name in names} == {name: other["sha256"][name] for name in names}
+    """Optimizer, schedule and random numbers of every rank; data position, KL controller and best."""
+    one, other = (
+        json.loads((run.checkpoint(STEPS) / "complete.json").read_text())["sha256"] for run in (whole, resumed)
+    )
+    names = [name for name in one if name.endswith((".distcp", ".pt", "train_state.json"))]
+    assert {name for name in names if "0" in name} >= {"actor/__1_0.distcp", "critic/__1_0.distcp", "rng_00001.pt"}
+    assert {name: one[name] for name in names} == {name: other[name] for name in names}
+    assert _controller(whole) == _controller(resumed)
+    assert "estimator" in _controller(whole)
+
+
+def _controller(run: Run) -> str:
+    """What the controller program has saved; its files lie in the run's own directory."""
+    text = (run.checkpoint(STEPS) / "controller.json").read_text()
+    assert str(run.directory) in text
+    return text.replace(str(run.directory), "RUN")
 
 
 def test_old_checkpoints_go_but_for_the_best(whole: Run) -> None:

@@ -84,6 +84,11 @@ class Watched(Started):
         text = log.read_text(errors="replace") if log.exists() else ""
         return [int(pid) for name, pid in HEADER.findall(text) if name == worker]
 
+    def wait_for_checkpoint(self, step: int) -> None:
+        """Wait until the checkpoint of STEP is in its place."""
+        place = self.directory / "checkpoints" / f"global_step_{step}"
+        self.wait_until(place.is_dir, f"checkpoint of step {step}")
+
     def kill(self, worker: str) -> int:
         """`kill -9` of WORKER; the number that its process had."""
         pid = self.pids(worker)[-1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.end_to_end.runs import Run, column
-from tests.trainer.failures.scene import PATIENCE_S, Watched, arguments, checkpoints, message
+from tests.trainer.failures.scene import Watched, arguments, checkpoints, message
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -30,7 +30,7 @@ def lost_once(place: Path) -> Run:
         "trainer.verify_weight_sync=true",
     )
     run = Watched(directory, *arguments(directory, *values))
-    run.wait_for_step(1, PATIENCE_S)
+    run.wait_for_checkpoint(1)
     run.kill("rollout-0")
     return run.finish()
 
@@ -53,9 +53,9 @@ def test_it_is_given_the_weights_of_the_actor(lost_once: Run) -> None:
 def test_a_second_loss_ends_the_run(place: Path) -> None:
     directory = place / "twice"
     run = Watched(directory, *arguments(directory))
-    run.wait_for_step(1, PATIENCE_S)
+    run.wait_for_checkpoint(1)
     first = run.kill("rollout-0")
-    run.wait_for_step(2, PATIENCE_S)
+    run.wait_for_checkpoint(2)
     second = run.kill("rollout-0")
     assert second != first
     done = run.finish()
@@ -71,7 +71,7 @@ def test_a_second_loss_ends_the_run(place: Path) -> None:
 def test_a_lost_training_rank_ends_the_run(place: Path) -> None:
     directory = place / "rank"
     run = Watched(directory, *arguments(directory, "trainer.num_cpu_ranks=2"))
-    run.wait_for_step(1, PATIENCE_S)
+    run.wait_for_checkpoint(1)
     pid = run.kill("train-1")
     done = run.finish()
     assert done.code == 1
@@ -87,7 +87,7 @@ def test_everything_goes_with_a_killed_controller(place: Path) -> None:
     """Nobody is left to clean up but the guards; `finish` fails on what is still there after some seconds."""
     directory = place / "controller"
     run = Watched(directory, *arguments(directory))
-    run.wait_for_step(1, PATIENCE_S)
+    run.wait_for_checkpoint(1)
     os.kill(run.pid, signal.SIGKILL)
     assert run.finish().code == -signal.SIGKILL
     assert set(checkpoints(directory)) <= {"global_step_1", ".global_step_2.partial", "global_step_2"}

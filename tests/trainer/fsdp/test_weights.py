@@ -115,7 +115,7 @@ def test_the_reference_stays_until_it_is_taken_anew(models: Path) -> None:
         first = worker.ref_log_probs(batch)["ref_log_probs"]
         scenes.Run(worker, config).step(0)
         assert torch.equal(worker.ref_log_probs(batch)["ref_log_probs"], first)
-        worker.snapshot_reference()
+        worker.end_sft()
         now = worker.ref_log_probs(batch)["ref_log_probs"]
         assert torch.equal(now, worker.log_probs(batch)["old_log_probs"])
         assert not torch.equal(now, first)

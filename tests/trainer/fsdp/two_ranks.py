@@ -42,7 +42,7 @@ def resume(where: Path, rank: int, port: int) -> Any:
     with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
         run = scenes.Run(worker, config, rank, WORLD_SIZE)
         run.steps(0, 2)
-        worker.snapshot_reference()
+        worker.end_sft()
         run.step(2)
         worker.save(where / "checkpoint")
         torch.rand(1 + rank)

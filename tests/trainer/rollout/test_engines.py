@@ -19,7 +19,7 @@ from trainer.sync import checksum, merge, plan, verify
 pytestmark = pytest.mark.timeout(400)
 MAX_LOG_PROB_DIFF = 1e-5
 MAX_PROB_DIFF = 5e-6
-NUM_DRAWS = 1500
+NUM_DRAWS = 800
 
 
 def assert_same_policy(bench: Bench, sampling=PLAIN, count: int = 12) -> None:

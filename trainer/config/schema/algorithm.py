@@ -35,6 +35,7 @@ class FilterGroupsConfig(Section):
 
     enable: bool = False
     metric: Literal["score", "reward"] = "score"
+    """What must differ within a group. The two are the same, but for KL in the reward: `reward` is refused then."""
     max_num_gen_batches: int = Field(default=0, ge=0)
     """Generation rounds to fill one batch; 0: no limit."""
 

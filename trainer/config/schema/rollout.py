@@ -72,4 +72,4 @@ class RolloutConfig(Section):
     start_timeout_s: float = Field(default=600, gt=0)
     """Longest time that an engine may take to start."""
     generate_timeout_s: float = Field(default=1800, gt=0)
-    """Longest time that one generation phase may take."""
+    """Longest time of a generation phase in which no response is finished."""
