@@ -54,6 +54,8 @@ class Sample:
     """Names the prompt; the samples of one group share it."""
     index: int
     """Row of the data set."""
+    place: str = ""
+    """`FILE:LINE` of that row, for errors."""
     sample: int = 0
     """Number of the sample within its group: 0 … n - 1."""
     data_source: str = ""

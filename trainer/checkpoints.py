@@ -10,14 +10,18 @@ import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import RunFailure, UserError
+from trainer.run_dir import on_disk
 
 MANIFEST = "complete.json"
 CONTROLLER = "controller.json"
+LEFT_BEHIND = "left_behind"
+"""Below the checkpoints: those of later steps than a run went on from."""
 _NAME = re.compile(r"global_step_(\d+)")
 FULL_BYTES = 1 << 16
 """A disk with less room than this is full: a write takes what fits before it fails."""
@@ -42,8 +46,9 @@ class Checkpoint:
             UserError: a file is missing, shorter, or other than it was.
         """
         try:
-            wanted: dict[str, str] = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))["sha256"]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            found: Any = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))["sha256"]
+            wanted = {str(name): digest for name, digest in found.items()}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             words = f"checkpoint {self.path} is damaged: {MANIFEST} cannot be read ({type(error).__name__})"
             raise UserError(f"{words}; {self._way_out()}") from None
         for name in wanted:
@@ -104,6 +109,8 @@ class CheckpointStore:
         """
         final = self._directory / f"global_step_{step}"
         partial = self._directory / f".global_step_{step}.partial"
+        for old in self._directory.glob(".global_step_*.old"):
+            _restore(old)
         for left in self._directory.glob(".global_step_*"):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
         try:
@@ -127,15 +134,31 @@ class CheckpointStore:
         They would count as the newest ones otherwise: to resume from, and to keep.
 
         Returns:
-            Where they lie now.
+            Where they lie now; `rltrain eval` and `rltrain export` take them there.
+
+        Raises:
+            RunFailure: one cannot be renamed.
         """
         moved: list[Path] = []
         for checkpoint in finished(self._directory):
             if checkpoint.step > step:
-                place = checkpoint.path.with_name(f"left_behind.{checkpoint.path.name}")
-                shutil.rmtree(place, ignore_errors=True)
-                moved.append(checkpoint.path.rename(place))
+                place = self._directory / LEFT_BEHIND / checkpoint.path.name
+                with on_disk(f"checkpoint {checkpoint.path} cannot be moved to {place}"):
+                    place.parent.mkdir(exist_ok=True)
+                    shutil.rmtree(place, ignore_errors=True)
+                    moved.append(checkpoint.path.rename(place))
         return moved
+
+    def confirmed(self, best: dict[str, float] | None) -> dict[str, float] | None:
+        """BEST, as the checkpoint knows it from which a run goes on, if the best one itself lies here."""
+        if best is None:
+            return None
+        kept = [checkpoint for checkpoint in finished(self._directory) if checkpoint.step == best["step"]]
+        try:
+            # A checkpoint of the same step may be another run's.
+            return best if kept and kept[0].controller_state()["best"] == best else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def drop_old(self, best_step: int | None) -> None:
         """Remove all but the last ones and the best."""
@@ -157,13 +180,22 @@ def choose(directory: Path, resume_mode: str, resume_from_path: str | None) -> C
     if resume_mode == "disable":
         return None
     if resume_mode == "auto":
-        found = finished(directory)
-        chosen = found[-1] if found else None
+        chosen = last(directory)
     else:
-        chosen = at(Path(resume_from_path or resume_mode).expanduser().absolute())
+        place = Path(resume_from_path or resume_mode).expanduser().absolute()
+        _restore(_old(place))
+        chosen = at(place)
     if chosen is not None:
         chosen.verify()
     return chosen
+
+
+def last(directory: Path) -> Checkpoint | None:
+    """The newest finished checkpoint in DIRECTORY."""
+    for old in directory.glob(".global_step_*.old"):
+        _restore(old)
+    found = finished(directory)
+    return found[-1] if found else None
 
 
 def _finish(directory: Path, step: int, state: dict[str, Any]) -> None:
@@ -177,12 +209,25 @@ def _finish(directory: Path, step: int, state: dict[str, Any]) -> None:
 
 def _put_in_place(partial: Path, final: Path) -> None:
     """Give PARTIAL its name. One that lies there already (of a run that went back) makes way by a rename too."""
-    old = final.with_name(f".{final.name}.old")
+    old = _old(final)
     if final.exists():
         final.rename(old)
     partial.rename(final)
     _sync_directory(final.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _old(final: Path) -> Path:
+    """Where the checkpoint that lies at FINAL waits while a new one takes its name."""
+    return final.with_name(f".{final.name}.old")
+
+
+def _restore(old: Path) -> None:
+    """Give OLD its name back, if a kill came before the new checkpoint had taken it."""
+    final = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
+    if (old / MANIFEST).is_file() and not final.exists():
+        with suppress(OSError):  # of a run that is only read; then the checkpoint is missing, as it was
+            old.rename(final)
 
 
 def _reason(error: OSError | UserError, place: Path) -> str:

@@ -113,6 +113,7 @@ def export(
 ) -> None:
     """Write the actor of a checkpoint as safetensors, for AutoModelForCausalLM.from_pretrained."""
     _expect_checkpoint(checkpoint)
+    _expect_path(output)
     from trainer.export_command import export_checkpoint
 
     raise typer.Exit(export_checkpoint(checkpoint, output))
@@ -125,6 +126,7 @@ def init(
     ),
 ) -> None:
     """Write a config to start from: every key, its default and what it does."""
+    _expect_path(path)
     from trainer.init_config import write_config
 
     write_config(path)
@@ -133,9 +135,22 @@ def init(
 
 def _expect_checkpoint(path: Path) -> None:
     """A wrong path is told at once, not after the seconds that torch takes to load."""
+    _expect_path(path)
     from trainer.checkpoints import at
 
     at(path.expanduser().absolute())
+
+
+def _expect_path(path: Path) -> None:
+    """A name that no file system takes is told in a line, before something trips over it."""
+    from trainer.config.paths import unusable
+
+    if (why := unusable(path)) is not None:
+        raise UserError(why)
+    try:
+        path.expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from trainer.config.schema import RunConfig
 from trainer.engines import Engines
 from trainer.fsdp.rank import RankInfo
 from trainer.hybrid import Hybrid
-from trainer.prepare import Prepared
+from trainer.prepare import Inputs
 from trainer.progress import Stages
 from trainer.rollout.worker import EngineWorker
 from trainer.train_rank import TrainRank
@@ -49,7 +49,7 @@ class Crew:
         self.trainers.shutdown()
 
 
-def start_crew(prepared: Prepared, runtime: Runtime, clock: Clock, stages: Stages, total_steps: int) -> Crew:
+def start_crew(prepared: Inputs, runtime: Runtime, clock: Clock, stages: Stages, total_steps: int) -> Crew:
     """Start all processes of the run and load the models.
 
     Raises:

@@ -5,15 +5,14 @@ Plain text from plain arithmetic: needs no GPU, no Ray, no torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trainer.config.batch_plan import BatchPlan
+from trainer.config.model_file import TOY, count, count_or, sizes_in
 from trainer.config.schema import FsdpConfig, RunConfig
 from trainer.errors import UserError
 
@@ -90,20 +89,15 @@ def shape_of(config: RunConfig) -> ModelShape | None:
     """The shape of the actor's model, from its `config.json` or from `toy.model`; None if neither is there.
 
     Raises:
-        UserError: a `config.json` that is not one, or lacks a size.
+        UserError: a `config.json` that is not one, or a size that is missing or none.
     """
     model, toy = config.actor_rollout_ref.model, config.toy
     if model.path is not None:
-        file = Path(model.path) / "config.json"
-        if not file.is_file():
-            return None
-        try:
-            return model_shape({**json.loads(file.read_text(encoding="utf-8")), **model.override_config}, str(file))
-        except ValueError as error:
-            raise UserError(f"{file}: not JSON: {error}") from None
+        found = sizes_in(model)
+        return None if found is None else model_shape(*found)
     if toy is None:
         return None
-    return model_shape({"vocab_size": toy.vocab_size or _TOY_VOCABULARY, **toy.model}, "toy.model")
+    return model_shape({"vocab_size": toy.vocab_size or _TOY_VOCABULARY, **toy.model}, TOY)
 
 
 def model_shape(sizes: Mapping[str, Any], place: str) -> ModelShape:
@@ -112,22 +106,22 @@ def model_shape(sizes: Mapping[str, Any], place: str) -> ModelShape:
     Exact for llama, mistral, qwen2, qwen3 and opt as transformers builds them; other architectures count as llama.
 
     Raises:
-        UserError: a size is missing; PLACE names the file.
+        UserError: a size is missing or no integer > 0; PLACE names the file.
     """
-    try:
-        kind = str(sizes["model_type"])
-        return _opt(sizes) if kind == "opt" else _llama_like(sizes, kind)
-    except KeyError as error:
-        raise UserError(f"{place}: no {error}, which memory is counted from; is it a decoder-only model?") from None
+    if "model_type" not in sizes:
+        raise UserError(f"{place}: no 'model_type', which memory is counted from")
+    kind = str(sizes["model_type"])
+    return _opt(sizes, place) if kind == "opt" else _llama_like(sizes, kind, place)
 
 
-def _llama_like(sizes: Mapping[str, Any], kind: str) -> ModelShape:
-    hidden, layers, heads, vocab = (
-        int(sizes[name]) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+def _llama_like(sizes: Mapping[str, Any], kind: str, place: str) -> ModelShape:
+    hidden, layers, heads, vocab, wide = (
+        count(sizes, name, place)
+        for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
     )
     # These are left out of a config.json, or null, where they have the usual value.
-    kv_heads = int(sizes.get("num_key_value_heads") or heads)
-    head_dim = int(sizes.get("head_dim") or hidden // heads)
+    kv_heads = count_or(sizes, "num_key_value_heads", place, usual=heads)
+    head_dim = count_or(sizes, "head_dim", place, usual=hidden // heads)
     tied = bool(sizes.get("tie_word_embeddings", kind == "qwen3"))
     queries, keys = heads * head_dim, kv_heads * head_dim
     attention = 2 * hidden * queries + 2 * hidden * keys
@@ -137,9 +131,9 @@ def _llama_like(sizes: Mapping[str, Any], kind: str) -> ModelShape:
         attention += queries + 2 * keys + hidden
     if kind == "qwen3":
         attention += 2 * head_dim
-    feed_forward = 3 * hidden * int(sizes["intermediate_size"])
+    feed_forward = 3 * hidden * wide
     if sizes.get("mlp_bias"):
-        feed_forward += 2 * int(sizes["intermediate_size"]) + hidden
+        feed_forward += 2 * wide + hidden
     head = 0 if tied else vocab * hidden
     return ModelShape(
         parameters=vocab * hidden + layers * (attention + feed_forward + 2 * hidden) + hidden + head,
@@ -151,15 +145,18 @@ def _llama_like(sizes: Mapping[str, Any], kind: str) -> ModelShape:
     )
 
 
-def _opt(sizes: Mapping[str, Any]) -> ModelShape:
-    hidden, layers, vocab = (int(sizes[name]) for name in ("hidden_size", "num_hidden_layers", "vocab_size"))
-    wide, embedding = int(sizes["ffn_dim"]), int(sizes.get("word_embed_proj_dim") or hidden)
+def _opt(sizes: Mapping[str, Any], place: str) -> ModelShape:
+    hidden, layers, vocab, wide, positions = (
+        count(sizes, name, place)
+        for name in ("hidden_size", "num_hidden_layers", "vocab_size", "ffn_dim", "max_position_embeddings")
+    )
+    embedding = count_or(sizes, "word_embed_proj_dim", place, usual=hidden)
     block = 4 * (hidden * hidden + hidden) + 2 * hidden * wide + wide + hidden + 4 * hidden
     projections = 0 if embedding == hidden else 2 * embedding * hidden
     # OPT's table of positions has two rows that no position uses.
-    positions = (int(sizes["max_position_embeddings"]) + 2) * hidden
+    table_of_positions = (positions + 2) * hidden
     return ModelShape(
-        parameters=vocab * embedding + positions + projections + layers * block + 2 * hidden,
+        parameters=vocab * embedding + table_of_positions + projections + layers * block + 2 * hidden,
         output_head=0,
         hidden_size=hidden,
         vocab_size=vocab,

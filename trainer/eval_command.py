@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,17 +19,20 @@ from trainer.cluster.runtime import connect
 from trainer.cluster.teardown import EXIT_CODE, Interrupted, StopSignals
 from trainer.config import RunConfig, check, resolve
 from trainer.crew import start_crew
+from trainer.diagnosis import diagnose, failure_words
 from trainer.errors import UserError
 from trainer.evaluate import Evaluator
 from trainer.from_run import config_of, run_of
 from trainer.machine import this_machine
-from trainer.prepare import prepare
+from trainer.prepare import prepare_validation, replaced
 from trainer.progress import Stages
 from trainer.rewards.pool import RewardPool
 from trainer.roles import RewardModelRole
 from trainer.run_dir import RunDir
 from trainer.scoring import Scorer
+from trainer.toy.make import is_made
 
+FAILED = 1
 Z_95 = 1.959963984540054
 """Quantile of the standard normal distribution for a two-sided interval of 95 %."""
 
@@ -38,7 +43,7 @@ def evaluate_checkpoint(checkpoint: Path, overrides: Sequence[str], n: int, ks: 
     Args:
         checkpoint: a `global_step_N` directory of a run.
         overrides: config values other than the run's.
-        n: answers per prompt; 1 is greedy unless `val_kwargs.do_sample`.
+        n: answers per prompt; 1 is greedy, more are sampled; an override of `val_kwargs.do_sample` wins.
         ks: for which k to print pass@k.
         passing: the least reward that counts as right.
 
@@ -48,33 +53,72 @@ def evaluate_checkpoint(checkpoint: Path, overrides: Sequence[str], n: int, ks: 
     if wrong := [k for k in ks if not 1 <= k <= n]:
         raise UserError(f"--k {wrong[0]}: must be from 1 to --n, which is {n}")
     found, directory = run_of(checkpoint)
-    values = [f"actor_rollout_ref.rollout.val_kwargs.n={n}", "trainer.logger=[console]"]
-    if n > 1:
-        values += [
-            "actor_rollout_ref.rollout.val_kwargs.do_sample=true",
-            "actor_rollout_ref.rollout.val_kwargs.temperature=1.0",
-        ]
+    begin = time.time()
     with tempfile.TemporaryDirectory() as scratch:
-        config = resolve(config_of(directory, [*values, *overrides], Path(scratch)), this_machine())
+        config = _validation_only(resolve(config_for(directory, overrides, n, Path(scratch)), this_machine()))
         check(config)
-        logs = Path(scratch) / "logs"
-        logs.mkdir()
+        logs = _logs(directory)
+        # With another toy than the run's: the run's own stays as it is.
+        home = directory if config.toy is None or is_made(config, directory.toy) else RunDir(Path(scratch))
         try:
-            groups = _rewards(config, directory, found.path, logs)
+            groups = _rewards(config, home, found.path, logs)
         except (Interrupted, KeyboardInterrupt) as stop:
-            print(f"rltrain: {stop or 'stopped by a signal'}", file=sys.stderr)  # noqa: T201
-            return EXIT_CODE
+            return _failed(f"{str(stop) or 'stopped by a signal'}", EXIT_CODE)
+        except UserError:
+            raise
+        # The border of the program, as in `rltrain run`.
+        except Exception as error:
+            words = failure_words(error, logs)
+            return _failed("\n".join([words, *diagnose(logs, begin, words), f"Logs: {logs}"]), FAILED)
     for line in summary(groups, ks, passing):
         print(line)  # noqa: T201
     return 0
 
 
+def config_for(directory: RunDir, overrides: Sequence[str], n: int, scratch: Path) -> RunConfig:
+    """The config of the run in DIRECTORY, with N answers a prompt; OVERRIDES win.
+
+    Raises:
+        UserError: as `config_of`.
+    """
+    section = "actor_rollout_ref.rollout.val_kwargs"
+    values = [f"{section}.n={n}", f"{section}.do_sample={str(n > 1).lower()}", "trainer.logger=[console]"]
+    own = config_of(directory, (), scratch).actor_rollout_ref.rollout.val_kwargs
+    if n > 1 and own.temperature == 0:  # n equal answers otherwise
+        values.append(f"{section}.temperature=1.0")
+    return config_of(directory, [*values, *overrides], scratch)
+
+
+def _validation_only(config: RunConfig) -> RunConfig:
+    """CONFIG without what only training reads: it may be gone by now."""
+    data, trainer, warmup = config.data, config.trainer, config.sft_warmup
+    return replaced(
+        config,
+        data=replaced(data, train_files=data.val_files or data.train_files),
+        sft_warmup=replaced(warmup, steps=0, files=None),
+        trainer=replaced(trainer, resume_mode="disable", resume_from_path=None),
+    )
+
+
+def _logs(directory: RunDir) -> Path:
+    """Where the processes write; for who may only read the run, a directory elsewhere. It stays: errors name it."""
+    place = directory.logs / "eval"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="rltrain-eval-"))
+    return place if os.access(place, os.W_OK) else Path(tempfile.mkdtemp(prefix="rltrain-eval-"))
+
+
+def _failed(message: str, code: int) -> int:
+    print(f"rltrain: {message}", file=sys.stderr)  # noqa: T201
+    return code
+
+
 def _rewards(config: RunConfig, directory: RunDir, checkpoint: Path, logs: Path) -> list[list[float]]:
     """Rewards of each prompt's answers."""
     stages, clock = Stages(Console(highlight=False, soft_wrap=True)), Clock()
-    prepared = prepare(config, directory, stages.say)
-    if prepared.val is None:
-        raise UserError("the run has no validation data: give data.val_files=FILE")
+    prepared = prepare_validation(config, directory, stages.say)
     config = prepared.config
     with ExitStack() as stack:
         pool = stack.enter_context(RewardPool(config))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
-from trainer.checkpoints import Checkpoint, at
+from trainer.checkpoints import LEFT_BEHIND, Checkpoint, at
 from trainer.config import RunConfig, load
-from trainer.errors import UserError
+from trainer.errors import UserError, first_line
 from trainer.run_dir import RunDir
 
 
@@ -21,8 +22,9 @@ def run_of(checkpoint: Path) -> tuple[Checkpoint, RunDir]:
     Raises:
         UserError: it is no checkpoint of a run, or it is damaged.
     """
-    found = at(checkpoint.expanduser().absolute())
-    directory = RunDir(found.path.parent.parent)
+    found = at(Path(os.path.abspath(checkpoint.expanduser())))  # without `..`: the run is looked for above it
+    place = found.path.parent
+    directory = RunDir(place.parent.parent if place.name == LEFT_BEHIND else place.parent)
     if not directory.record.is_file():
         raise UserError(f"{directory.record} is missing: {found.path} does not lie in a run directory")
     found.verify()
@@ -36,10 +38,12 @@ def config_of(directory: RunDir, overrides: Sequence[str], scratch: Path) -> Run
         UserError: `run.json` holds no config, or an override cannot be used.
     """
     try:
-        record: dict[str, Any] = json.loads(directory.record.read_text(encoding="utf-8"))
-        config = record["config"]
-    except (ValueError, KeyError):
-        raise UserError(f"{directory.record} holds no run config") from None
+        record: Any = json.loads(directory.record.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{directory.record} cannot be read: {first_line(error)}") from None
+    config = cast("dict[str, Any]", record).get("config") if isinstance(record, dict) else None
+    if not isinstance(config, dict):
+        raise UserError(f"{directory.record} holds no run config")
     copy = scratch / "config.yaml"
     copy.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return load(copy, overrides)

@@ -16,7 +16,9 @@ def measure(batch: Batch, timing: Metrics, config: RunConfig) -> Metrics:
     data = config.data
     metrics = data_metrics(batch.bare(), data.max_prompt_length, data.max_response_length) | timing
     mask = batch["response_mask"]
-    if {"rollout_log_probs", "old_log_probs"} <= batch.names:
+    # With bypass_mode both are the engine's: a difference of 0 would say nothing.
+    bypass = config.algorithm.rollout_correction.bypass_mode
+    if not bypass and {"rollout_log_probs", "old_log_probs"} <= batch.names:
         metrics |= rollout_diff_metrics(batch["old_log_probs"], batch["rollout_log_probs"], mask)
     num_ranks = config.trainer.nnodes * (config.trainer.n_gpus_per_node or 1)
     tokens = float(batch["attention_mask"].sum())

@@ -32,7 +32,7 @@ class Position:
         self.step = 0
         """The last finished one."""
         self.best: dict[str, float] | None = None
-        """Step and value of the best checkpoint, as of the one that the run goes on from."""
+        """Step and value of the best checkpoint, as of the one that the run goes on from (it may be another run's)."""
         self.checkpoint = choose(directory.checkpoints, trainer.resume_mode, trainer.resume_from_path)
         if self.checkpoint is not None:
             self._take(self.checkpoint)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcheck import doctor
-from rlcheck.config import load_settings
+from rlcheck.config import ConfigError, load_settings
 from rlcheck.facts.document import Facts, encode
 from rlcheck.probes.context import ProbeContext
 from rlcheck.probes.gather import gather
@@ -27,6 +27,7 @@ class Preflight:
     """What the doctor found, for `run.json`."""
 
     skipped: bool
+    """With `--skip-checks`."""
     ignored: tuple[str, ...]
     report: Report | None = None
     facts: Facts | None = None
@@ -39,7 +40,7 @@ class Preflight:
     def line(self) -> str:
         """For the console."""
         if self.report is None:
-            return "skipped (--skip-checks)"
+            return "skipped (--skip-checks); what is wrong with this machine now shows late, while devices are held"
         summary = self.report.summary
         waived = f", waived: {', '.join(self.ignored)}" if self.ignored else ""
         return f"{summary.passed} checks of this machine passed, {summary.warn} warnings{waived}"
@@ -58,19 +59,42 @@ class Preflight:
         }
 
 
+def refuse_unknown(ignore: Sequence[str]) -> None:
+    """Make sure that each ID of IGNORE is that of a check.
+
+    Raises:
+        UserError: one is not.
+    """
+    wanted = [name for name in ignore if name != memory_check.CHECK_ID]
+    try:
+        for name in wanted:
+            doctor.summon().require(name)
+    except doctor.SelectionError as error:
+        raise UserError(f"--ignore: {error}") from None
+
+
+def memory_complaint(config: RunConfig) -> str | None:
+    """What `memory_check.complaint` says of CONFIG (resolved) on this machine's devices.
+
+    Raises:
+        UserError: the model's `config.json` cannot be used.
+    """
+    return memory_check.complaint(config, shape_of(config), memory_check.device_bytes(config.trainer.device))
+
+
 def examine(config: RunConfig, ignore: Sequence[str], timeout_s: float) -> Preflight:
     """Examine this machine with rlcheck, and whether the run can fit in its memory; show what fails.
 
     Args:
         config: of the run, resolved.
-        ignore: check IDs that must not stop the run.
+        ignore: check IDs that must not stop the run; see `refuse_unknown`.
         timeout_s: for all probes together.
 
     Raises:
-        UserError: an ID in IGNORE does not exist.
+        UserError: the user's settings for rlcheck cannot be used.
         RunFailure: a check fails.
     """
-    too_large = memory_check.complaint(config, shape_of(config), memory_check.device_bytes(config.trainer.device))
+    too_large = memory_complaint(config)
     if too_large and memory_check.CHECK_ID not in ignore:
         raise RunFailure(f"{too_large}; or waive it with --ignore {memory_check.CHECK_ID}")
     started = time.perf_counter()
@@ -87,8 +111,8 @@ def examine(config: RunConfig, ignore: Sequence[str], timeout_s: float) -> Prefl
             ignore=tuple(name for name in ignore if name != memory_check.CHECK_ID),
             started=started,
         )
-    except doctor.SelectionError as error:
-        raise UserError(f"--ignore: {error}") from None
+    except (ConfigError, doctor.SelectionError) as error:
+        raise UserError(f"rlcheck's settings: {error}") from None
     failed = [finding for finding in report.checks if finding.status in ("fail", "error") and finding.waived is None]
     if failed:
         render(report, "text", sys.stdout)

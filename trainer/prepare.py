@@ -11,8 +11,11 @@ from trainer.cluster.waits import Say
 from trainer.config.schema import RunConfig, Section
 from trainer.data.dataset import Dataset, build_dataset
 from trainer.data.demonstrations import encode_demonstration
+from trainer.data.schema import Split
 from trainer.data.template import load_tokenizer
 from trainer.errors import UserError
+from trainer.rewards.coverage import check_rows
+from trainer.rewards.spec import spec_of
 from trainer.run_dir import RunDir
 from trainer.toy.make import make_toy
 from trainer.trainers import Encoded
@@ -21,15 +24,28 @@ S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Inputs of a run, read and checked."""
+class Inputs:
+    """What ranks and engines are started with."""
 
     config: RunConfig
     """With the paths of what was made on the spot."""
     tokenizer: PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Prepared(Inputs):
+    """Inputs of a run, read and checked."""
+
     train: Dataset
     val: Dataset | None
     demonstrations: tuple[Encoded, ...]
+
+
+@dataclass(frozen=True)
+class PreparedValidation(Inputs):
+    """Inputs of a validation, read and checked."""
+
+    val: Dataset
 
 
 def prepare(config: RunConfig, directory: RunDir, say: Say) -> Prepared:
@@ -40,18 +56,47 @@ def prepare(config: RunConfig, directory: RunDir, say: Say) -> Prepared:
     """
     if config.toy is not None:
         config = with_toy(config, directory)
+    tokenizer = tokenizer_of(config)
+    train = _scorable(config.data.train_files, config, tokenizer, "train", say)
+    val = _scorable(config.data.val_files, config, tokenizer, "val", say) if config.data.val_files else None
+    return Prepared(config, tokenizer, train, val, _demonstrations(config, tokenizer))
+
+
+def prepare_validation(config: RunConfig, directory: RunDir, say: Say) -> PreparedValidation:
+    """As `prepare`, without what only training needs.
+
+    Raises:
+        UserError: as `prepare`, or there is no validation data.
+    """
+    if config.toy is not None:
+        config = with_toy(config, directory)
+    if not config.data.val_files:
+        raise UserError("the run has no validation data: give data.val_files=FILE")
+    tokenizer = tokenizer_of(config)
+    return PreparedValidation(config, tokenizer, _scorable(config.data.val_files, config, tokenizer, "val", say))
+
+
+def tokenizer_of(config: RunConfig) -> PreTrainedTokenizerBase:
+    """The policy's tokenizer, with the chat template of CONFIG.
+
+    Raises:
+        UserError: there is none, or it cannot be used.
+    """
     model = config.actor_rollout_ref.model
     path = model.tokenizer_path or model.path
     if path is None:
         raise UserError("actor_rollout_ref.model.path is not set; name a directory in Hugging Face layout")
-    tokenizer = load_tokenizer(path, model.trust_remote_code, model.custom_chat_template)
-    train = build_dataset(config.data.train_files, config.data, tokenizer, "train")
-    say(train.report.line())
-    val = None
-    if config.data.val_files:
-        val = build_dataset(config.data.val_files, config.data, tokenizer, "val")
-        say(val.report.line())
-    return Prepared(config, tokenizer, train, val, _demonstrations(config, tokenizer))
+    return load_tokenizer(path, model.trust_remote_code, model.custom_chat_template)
+
+
+def _scorable(
+    files: str | tuple[str, ...] | None, config: RunConfig, tokenizer: PreTrainedTokenizerBase, split: Split, say: Say
+) -> Dataset:
+    """The rows of FILES, each of which the rewards of CONFIG can score."""
+    dataset = build_dataset(files, config.data, tokenizer, split)
+    say(dataset.report.line())
+    check_rows(dataset, spec_of(config), config.reward_model.enable)
+    return dataset
 
 
 def _demonstrations(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[Encoded, ...]:

@@ -19,6 +19,7 @@ from trainer.clock import Clock
 from trainer.config.schema import RunConfig
 from trainer.fsdp.split import actor_minis, critic_minis, shards
 from trainer.rewards.model import conversation
+from trainer.scoring import request
 from trainer.trainers import STALL_REPORT_S, Trainers
 
 FORWARD_FIELDS = ("input_ids", "attention_mask", "position_ids", "responses", "response_mask")
@@ -132,6 +133,6 @@ class RewardModelRole(TrainRole):
         count = len(self._ranks.slots)
         size = -(-len(samples) // count)
         parts = [samples[start : start + size] for start in range(0, size * count, size)]
-        texts = [[conversation(s.messages, s.response_text) for s in part] for part in parts]
+        texts = [[conversation(s.messages, s.response_text, request(s).words()) for s in part] for part in parts]
         answers: list[tuple[list[float], int]] = self._each("reward_scores", texts, "the reward model's scores")
         return [score for scores, _ in answers for score in scores], sum(truncated for _, truncated in answers)

@@ -51,6 +51,8 @@ def run_training(options: RunOptions) -> int:
         loaded = load_with_notes(options.source, options.overrides)
         config = resolve(loaded.config, this_machine())
         check(config)
+        if options.ignore:
+            _refuse_unknown(options.ignore)
         for note in (*loaded.notes, *notes(config)):
             console.print(f"note: {note}", markup=False, style="dim")
         if options.dry_run:
@@ -65,15 +67,24 @@ def run_training(options: RunOptions) -> int:
         return _failed("stopped by a signal; nothing had been started", INTERRUPTED)
 
 
+def _refuse_unknown(ignore: Sequence[str]) -> None:
+    from trainer.preflight import refuse_unknown
+
+    refuse_unknown(ignore)
+
+
 def _show_plan(console: Console, loaded: Loaded, config: RunConfig) -> None:
     from trainer.cluster.placement import nodes_as_asked, plan
     from trainer.dry_run import report, shape_of, table
+    from trainer.preflight import memory_complaint
 
     rows = plan(config, nodes_as_asked(config, this_machine().num_cpus)).rows()
     placement = table(("role", "node", "device", "process"), rows)
     choices = ["== Chosen, where the config left it open ==", *chosen(loaded.config, config), ""]
     for line in (*choices, *report(config, placement, shape_of(config))):
         console.print(line, markup=False)
+    if too_large := memory_complaint(config):
+        console.print(f"a run on this machine would be refused: {too_large}", markup=False)
 
 
 def _execute(options: RunOptions, config: RunConfig, choices: Sequence[str], console: Console) -> int:
@@ -84,12 +95,12 @@ def _execute(options: RunOptions, config: RunConfig, choices: Sequence[str], con
     begin = time.monotonic()
     directory = RunDir(Path(config.trainer.default_local_dir))
     try:
-        skipped = Preflight(True, ())
+        skipped = Preflight(True, options.ignore)
         preflight = skipped if options.skip_checks else examine(config, options.ignore, PREFLIGHT_TIMEOUT_S)
     except RunFailure as error:
         return _failed(str(error))
     console.print(f"preflight: {preflight.line()}", markup=False)
-    with directory.claimed(afresh=config.trainer.resume_mode == "disable") as moved:
+    with directory.claimed(afresh=_starts_afresh(config, directory)) as moved:
         if moved is not None:
             console.print(f"an earlier run lay in {directory.path}; it is kept as {moved}", markup=False)
         console.print(f"run directory: {directory.path}", markup=False)
@@ -98,6 +109,14 @@ def _execute(options: RunOptions, config: RunConfig, choices: Sequence[str], con
             run_record.write_record(directory, record)
             directory.facts.write_bytes(preflight.facts_json())
         return _outcome(options, directory, console, lambda: _train(config, directory, console, begin))
+
+
+def _starts_afresh(config: RunConfig, directory: RunDir) -> bool:
+    """Whether nothing of what an earlier run left in DIRECTORY goes on."""
+    from trainer.checkpoints import last
+
+    mode = config.trainer.resume_mode
+    return mode == "disable" or (mode == "auto" and last(directory.checkpoints) is None)
 
 
 def _train(config: RunConfig, directory: RunDir, console: Console, begin: float) -> dict[str, Any]:
@@ -120,7 +139,10 @@ def _outcome(options: RunOptions, directory: RunDir, console: Console, train: Ca
         return INTERRUPTED
     except UserError as error:
         _note(directory, "failed", error=str(error))
-        return _failed(f"{error}\n{_after(options, directory)}")
+        lines = [str(error), *diagnose(directory.logs, begin, str(error))]
+        # A checkpoint or data that cannot be gone on with: the message says already how to start.
+        last = [] if "trainer.resume_mode=" in lines[0] else [_after(options, directory)]
+        return _failed("\n".join([*lines, *last]))
     # The border of the program: a fault of ours, too, ends in words, with its traceback in a log.
     except Exception as error:
         words = failure_words(error, directory.logs)
@@ -160,13 +182,14 @@ def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:
     """The last words of a run that went well: what it reached, and what to do with it."""
     from trainer.checkpoints import finished
 
-    steps = read_steps(directory.metrics)
+    steps, saved = read_steps(directory.metrics), finished(directory.checkpoints)
     values = [(step["step"], step[VALIDATION]) for step in steps if step.get(VALIDATION) is not None]
     lines = [f"finished {facts['steps']} steps in {facts['wall_s']:.0f} s"]
     if values:
-        best = max(values, key=lambda pair: pair[1])
-        lines[0] += f": {VALIDATION} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best[1]:.3f} (step {best[0]})"
-    if saved := finished(directory.checkpoints):
+        step, best = max(values, key=lambda pair: pair[1])
+        kept = "" if any(checkpoint.step == step for checkpoint in saved) else ", not saved"
+        lines[0] += f": {VALIDATION} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best:.3f} (step {step}{kept})"
+    if saved:
         lines += [f"saved: {saved[-1].path}", "score it with rltrain eval, or take it along with rltrain export"]
     return lines
 

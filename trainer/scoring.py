@@ -84,4 +84,5 @@ def request(sample: Sample) -> RewardRequest:
         ground_truth=sample.ground_truth,
         extra_info=dict(sample.extra_info),
         sample=sample.sample,
+        place=sample.place,
     )

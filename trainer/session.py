@@ -103,11 +103,10 @@ class Session:
         position, trainer = self.position, self.config.trainer
         warm = self._resume_or_warm_up(crew)
         store = CheckpointStore(self.directory.checkpoints, trainer.max_actor_ckpt_to_keep)
-        if position.checkpoint is not None and position.checkpoint.path.parent == self.directory.checkpoints:
-            for place in store.set_aside_after(position.step):
-                self.stages.say(f"note: a later checkpoint than step {position.step} is kept as {place}")
+        for place in store.set_aside_after(position.step):
+            self.stages.say(f"note: a later checkpoint than step {position.step} is kept as {place}")
         saver = SaveCheckpoints(store, crew.trainers.save, position.state, self.clock)
-        saver.best = position.best
+        saver.best = store.confirmed(position.best)
         roles = make_roles(crew.trainers, self.config, self.clock)
         scorer = self._scorer(crew)
         callbacks = Callbacks(self._callbacks(crew, roles, scorer, saver, console))

@@ -130,6 +130,58 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path, arguments: tupl
     assert any(str(place) in line for line in error_lines(done))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "{long}", "--dry-run"),
+        ("eval", "{long}"),
+        ("export", "{long}", "model"),
+        ("init", "{long}"),
+        ("run", "toy-ppo", "trainer.default_local_dir={long}", "--dry-run"),
+        ("run", "toy-ppo", "data.val_files={long}", "--dry-run"),
+        ("run", "toy-ppo", "actor_rollout_ref.model.path={long}", "--dry-run"),
+        ("eval", "~no-such-user/step"),
+        ("run", "~no-such-user/x.yaml"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:3]),
+)
+def test_a_name_that_no_file_system_takes(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (line,) = error_lines(rltrain(*(one.format(long="a/" + "b" * 5000) for one in arguments), cwd=tmp_path))
+    assert "File name too long" in line or "no-such-user" in line
+    assert len(line) < 600
+
+
+def test_a_nul_in_a_path_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(
+        "actor_rollout_ref: {rollout: {name: vllm}}\ntoy: {model: {model_type: qwen2}}\n"
+        "reward_model: {rules: [{kind: digits}]}\n"
+        'data: {val_files: "a\\0b"}\ntrainer: {default_local_dir: "c\\0d"}\n'
+    )
+    lines = error_lines(rltrain("run", str(file), "--dry-run", cwd=tmp_path))
+    assert len([line for line in lines if "embedded null" in line]) == 2
+
+
+def test_a_waiver_of_an_unknown_check_is_refused_in_every_case() -> None:
+    for option in ("--dry-run", "--skip-checks"):
+        (line,) = error_lines(rltrain("run", "toy-ppo", option, "--ignore", "nosuch"))
+        assert "--ignore: no check or family 'nosuch'" in line
+
+
+def test_a_visible_gpu_that_is_none_leaves_the_cpu(tmp_path: Path) -> None:
+    done = rltrain("run", "toy-ppo", "--dry-run", cwd=tmp_path, CUDA_VISIBLE_DEVICES="-1")
+    assert "trainer.device = 'cpu'" in done.stdout
+
+
+def test_the_dry_run_says_that_the_states_do_not_fit(tmp_path: Path) -> None:
+    sizes = ("toy.model.hidden_size=1048576", "toy.model.intermediate_size=1048576")
+    done = rltrain("run", "toy-ppo", *sizes, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("a run on this machine would be refused: MEM001: weights, gradients and optimizer states")
+    assert "would be refused" not in rltrain("run", "toy-ppo", "--dry-run", cwd=tmp_path).stdout
+
+
 # ---------------------------------------------------------------------------------------------- init and dry run
 
 

@@ -46,10 +46,12 @@ def load_with_notes(source: str | Path, overrides: Sequence[str] = ()) -> Loaded
     Raises:
         UserError: as `load`.
     """
-    found = read(source, overrides)
-    flat = _Flat(found)
-    flat.use_rltrain_names()
-    config = flat.validate()
+    try:
+        flat = _Flat(read(source, overrides))
+        flat.use_rltrain_names()
+        config = flat.validate()
+    except RecursionError:
+        raise UserError(f"{source}: nested deeper than any config; is it one?") from None
     if config is None or flat.problems:
         raise UserError("\n".join(flat.problems))
     return Loaded(config, tuple(flat.notes))
@@ -192,7 +194,9 @@ class _Flat:
             if isinstance(leaf.default, str) and "${" in leaf.default and key not in values:
                 # Where this fails, the key that it refers to has been reported.
                 with contextlib.suppress(OmegaConfBaseException):
-                    values[key] = OmegaConf.select(self.merged, key)
+                    # None: what should be its section is a value.
+                    if (found := OmegaConf.select(self.merged, key)) is not None:
+                        values[key] = found
         return values
 
 

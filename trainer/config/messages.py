@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -55,15 +55,23 @@ def expected(types: Iterable[Any]) -> str:
 def _expected(kind: Any) -> str:
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
+    if origin is None and _is_section(kind):
+        return "a mapping"
+    if origin is Annotated:
+        return _expected(arguments[0])
     if origin is Literal:
         return "one of " + ", ".join(str(value) for value in arguments)
     if origin is tuple and len(arguments) == 2 and arguments[1] is not Ellipsis:
         return "a list of 2"
-    if origin is tuple and isinstance(arguments[0], type) and issubclass(arguments[0], BaseModel):
+    if origin is tuple and _is_section(arguments[0]):
         return "a list of mappings"
     if origin is tuple:
         return f"a list of {_expected(arguments[0]).removeprefix('a ').removeprefix('an ')}"
     return _PLAIN.get(origin or kind, str(kind))
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _explain(detail: dict[str, Any]) -> tuple[str, str]:
@@ -71,6 +79,8 @@ def _explain(detail: dict[str, Any]) -> tuple[str, str]:
     leaf = names.leaf_above(".".join(path))
     if leaf is None and detail["type"] == "value_error":
         return ".".join(path), str(detail["ctx"]["error"])
+    if leaf is None and detail["type"] == "missing":
+        return ".".join(path), "required section; start from a recipe or `rltrain init`"
     if leaf is None:
         return ".".join(path), f"expected a section, got {shown(detail['input'])}"
     below = path[leaf.count(".") + 1 :]
@@ -83,11 +93,11 @@ def _explain(detail: dict[str, Any]) -> tuple[str, str]:
 
 def _inside_list(leaf: str, below: list[str], detail: dict[str, Any]) -> tuple[str, str]:
     """A problem with an entry of a list, or with a key of a mapping in a list (`reward_model.rules.0.kind`)."""
-    item = typing.get_args(names.leaves()[leaf].types[-1])[0]
-    if not (isinstance(item, type) and issubclass(item, BaseModel)) or len(below) == 1:
+    item: Any = typing.get_args(names.leaves()[leaf].types[-1])[0]
+    if not _is_section(item) or len(below) == 1:
         if detail["type"] == "missing":
             return leaf, f"expected {expected(names.leaves()[leaf].types)}"
-        return f"{leaf}.{below[0]}", _wrong_value(detail, (item,) if not isinstance(item, type) else ())
+        return f"{leaf}.{below[0]}", _wrong_value(detail, (item,))
     key = ".".join([leaf, *below[:2]])
     if detail["type"] == "extra_forbidden":
         near = difflib.get_close_matches(below[1], list(item.model_fields), n=1)

@@ -7,6 +7,8 @@ import os
 import re
 from typing import cast
 
+# Characters of a path in a message: all of one that a person typed.
+_MAX_SHOWN = 200
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -26,8 +28,23 @@ def model_directory(path: str) -> str:
     return _cached_snapshot(path) or found
 
 
+def unusable(path: str | os.PathLike[str]) -> str | None:
+    """Why PATH can be neither read nor made: it is too long, holds a NUL, or lies behind a closed door; else None."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        words = error.strerror if isinstance(error, OSError) else str(error)
+        text = repr(os.fspath(path))
+        return f"the path {text if len(text) < _MAX_SHOWN else text[:_MAX_SHOWN] + '...'} cannot be used: {words}"
+    return None
+
+
 def missing(key: str, path: str) -> str:
     """What to say about PATH, given under KEY, that is not there."""
+    if (why := unusable(path)) is not None:
+        return f"{key}: {why}"
     said = f"{key}: no such file or directory: {path}"
     if "$" in path:
         return f"{said}; a variable in it is not set"

@@ -5,12 +5,16 @@ Each rule takes a resolved config and yields problems; `notes` holds what is leg
 
 from __future__ import annotations
 
+import difflib
+import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from trainer.config.batch_plan import BatchPlan
-from trainer.config.paths import missing
+from trainer.config.model_file import TOY, longest_sequence, sizes_in, toy_problems
+from trainer.config.paths import absolute, missing, unusable
 from trainer.config.resolve import rollout_devices
 from trainer.config.schema import ModelConfig, RewardRule, RunConfig
 from trainer.errors import UserError
@@ -19,6 +23,12 @@ ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 # Estimators whose baseline is the other samples of the group (papers: arXiv:2402.03300, 2402.14740, 2501.03262).
 _GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline")
+
+_RESUME_MODES = ("auto", "disable", "resume_path")
+# Files with rows that trainer.data reads.
+DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+# What trainer.rewards calls the parts of a reward that are no rules.
+PART_NAMES = ("custom", "model", "overlong")
 
 
 def check(config: RunConfig) -> None:
@@ -69,7 +79,9 @@ def _batch(config: RunConfig, role: str, plan: BatchPlan) -> Iterator[str]:
 
 
 def _divisor(number: int, limit: int) -> int:
-    return max(size for size in range(1, limit + 1) if number % size == 0)
+    """The largest divisor of NUMBER that is not more than LIMIT."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return max(size for one in small for size in (one, number // one) if size <= limit)
 
 
 def _algorithm(config: RunConfig) -> Iterator[str]:
@@ -113,6 +125,8 @@ def _rollout(config: RunConfig) -> Iterator[str]:
     if rollout.min_tokens > data.max_response_length:
         most = data.max_response_length
         yield f"{ROLLOUT}.min_tokens: {rollout.min_tokens} is more than data.max_response_length={most}"
+    if "" in rollout.stop:
+        yield f"{ROLLOUT}.stop: an empty text is found in every response at once; remove it"
     val = rollout.val_kwargs
     greedy = not val.do_sample or val.temperature == 0
     if val.do_sample and val.temperature == 0:
@@ -168,10 +182,10 @@ def _data(config: RunConfig) -> Iterator[str]:
     for key, files in (("train_files", data.train_files), ("val_files", data.val_files)):
         if files is None and toy is None:
             yield f"data.{key}: give a file, e.g. data.{key}=/path/to/file.parquet, or a `toy` section"
-        yield from _existing(f"data.{key}", files)
+        yield from _rows(f"data.{key}", files)
     if warmup.steps and warmup.files is None and toy is None:
         yield "sft_warmup.files: sft_warmup.steps > 0 needs a file with prompt and response, or a `toy` section"
-    yield from _existing("sft_warmup.files", warmup.files)
+    yield from _rows("sft_warmup.files", warmup.files)
     rows = toy.num_train if toy is not None and data.train_files is None else None
     if data.train_max_samples > 0:
         rows = data.train_max_samples if rows is None else min(rows, data.train_max_samples)
@@ -182,6 +196,20 @@ def _data(config: RunConfig) -> Iterator[str]:
             f"data.max_response_length: {data.max_response_length} does not hold an answer of toy.num_digits="
             f"{toy.num_digits} and its end token"
         )
+
+
+def _rows(key: str, files: str | tuple[str, ...] | None) -> Iterator[str]:
+    """Files with rows, of which there is one at least, are there and of a kind that can be read."""
+    paths = (files,) if isinstance(files, str) else files
+    if paths == ():
+        yield f"{key}: an empty list; name a file, or null for what the `toy` section makes"
+    yield from _existing(key, paths)
+    for path in paths or ():
+        if os.path.isfile(path) and os.path.splitext(path)[1].lower() not in DATA_SUFFIXES:
+            yield (
+                f"{key}: {path}: unknown kind of file; expected {', '.join(DATA_SUFFIXES)} or a directory that "
+                "datasets.save_to_disk wrote"
+            )
 
 
 def _existing(key: str, paths: str | tuple[str, ...] | None) -> Iterator[str]:
@@ -199,11 +227,36 @@ def _models(config: RunConfig) -> Iterator[str]:
         )
     elif model.path is None and toy is not None and "model_type" not in toy.model:
         yield "toy.model.model_type: must be given, e.g. qwen2"
+    elif model.path is None and toy is not None:
+        yield from toy_problems(toy)
     yield from _model("actor_rollout_ref.model", model)
     if config.critic.enable and config.critic.model.path != model.path:
         yield from _model("critic.model", config.critic.model)
     if config.reward_model.enable:
         yield from _model("reward_model.model", config.reward_model.model)
+
+
+def _lengths(config: RunConfig) -> Iterator[str]:
+    """The models that read whole samples have positions for them."""
+    model, toy = config.actor_rollout_ref.model, config.toy
+    try:
+        yield from _length(config, (toy.model, TOY) if model.path is None and toy is not None else sizes_in(model))
+        if config.critic.enable and config.critic.model.path != model.path:
+            yield from _length(config, sizes_in(config.critic.model))
+    except UserError as error:
+        yield str(error)
+
+
+def _length(config: RunConfig, found: tuple[dict[str, Any], str] | None) -> Iterator[str]:
+    most = None if found is None else longest_sequence(*found)
+    if found is None or most is None:
+        return
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if longest > most:
+        yield (
+            f"data.max_prompt_length + data.max_response_length = {longest} is more than the model has positions for: "
+            f"max_position_embeddings={most} in {found[1]}"
+        )
 
 
 def _model(key: str, model: ModelConfig) -> Iterator[str]:
@@ -226,6 +279,9 @@ def _rewards(config: RunConfig) -> Iterator[str]:
     if reward.enable and reward.model.path is None:
         yield "reward_model.model.path: reward_model.enable=true needs the directory of a sequence classifier"
     yield from _existing("custom_reward_function.path", custom.path)
+    if custom.path is not None and os.path.exists(custom.path) and not custom.path.endswith(".py"):
+        yield f"custom_reward_function.path: {custom.path} is no Python file; its name must end in .py"
+    yield from _part_names(reward.rules)
     for number, rule in enumerate(reward.rules):
         yield from _reward_rule(f"reward_model.rules.{number}", rule)
     overlong = reward.overlong_buffer
@@ -236,8 +292,18 @@ def _rewards(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _part_names(rules: Sequence[RewardRule]) -> Iterator[str]:
+    """Metrics are told apart by the names of what they measure."""
+    names = [rule.name or rule.kind for rule in rules]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"reward_model.rules: {names.count(name)} rules are named '{name}'; give each a `name` of its own"
+    for number, name in enumerate(names):
+        if name in PART_NAMES:
+            yield f"reward_model.rules.{number}.name: '{name}' names another part of the reward; choose another"
+
+
 def _reward_rule(key: str, rule: RewardRule) -> Iterator[str]:
-    if rule.kind in ("format", "regex") and rule.pattern is None:
+    if rule.kind in ("format", "regex") and not rule.pattern:
         yield f"{key}.pattern: kind={rule.kind} needs a regular expression"
     if rule.pattern is None:
         return
@@ -251,6 +317,10 @@ def _reward_rule(key: str, rule: RewardRule) -> Iterator[str]:
 
 def _trainer(config: RunConfig) -> Iterator[str]:
     trainer = config.trainer
+    for name in ("default_local_dir", "rollout_data_dir"):
+        path = getattr(trainer, name)
+        if path is not None and (why := unusable(path)) is not None:
+            yield f"trainer.{name}: {why}"
     for name in ("save_freq", "test_freq", "log_samples_freq"):
         every = getattr(trainer, name)
         if every == 0 or every < -1:
@@ -259,6 +329,7 @@ def _trainer(config: RunConfig) -> Iterator[str]:
         most = getattr(config.data, name)
         if most == 0 or most < -1:
             yield f"data.{name}: {most} must be -1 (all) or a number of rows > 0"
+    yield from _resume_mode(trainer.resume_mode)
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
         yield "trainer.resume_from_path: trainer.resume_mode=resume_path needs the directory of a checkpoint"
     if trainer.resume_mode != "resume_path" and trainer.resume_from_path is not None:
@@ -266,6 +337,18 @@ def _trainer(config: RunConfig) -> Iterator[str]:
     yield from _existing("trainer.resume_from_path", trainer.resume_from_path)
     if not trainer.logger:
         yield "trainer.logger: must name at least one of console, tensorboard, wandb"
+
+
+def _resume_mode(mode: str) -> Iterator[str]:
+    if mode in _RESUME_MODES:
+        return
+    if os.sep not in mode:
+        near = difflib.get_close_matches(mode, _RESUME_MODES, n=1, cutoff=0.5)
+        meant = f"did you mean '{near[0]}'?" if near else f"a directory of this name is written ./{mode}"
+        choices = f"{', '.join(_RESUME_MODES)} or the path of a checkpoint"
+        yield f"trainer.resume_mode: expected {choices}, got '{mode}'; {meant}"
+    else:
+        yield from _existing("trainer.resume_mode", absolute(mode))
 
 
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
@@ -276,6 +359,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _hf_engine,
     _data,
     _models,
+    _lengths,
     _rewards,
     _trainer,
 )

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_origin
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trainer.config import names
+from trainer.config.messages import expected, shown
+from trainer.config.paths import unusable
 from trainer.errors import UserError, first_line
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-_OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w.\-\[\]]+)(?P<given>=(?P<value>.*))?", re.DOTALL)
+_KEY = r"[\w\-]+(?:\.[\w\-]+|\[\d+\])*"
+_OVERRIDE = re.compile(rf"(?P<sign>\+\+|\+|~)?(?P<key>{_KEY})(?P<given>=(?P<value>.*))?", re.DOTALL)
 # Deeper than any config; YAML anchors can make a node its own descendant.
 _MAX_DEPTH = 30
+# Characters of an override in a message: all of one that a person typed.
+_MAX_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,9 @@ def _find(source: str | Path) -> Path:
     recipe = RECIPES / f"{source}.yaml"
     if str(source) in recipe_names():
         return recipe
-    path = Path(source).expanduser()
+    if (why := unusable(source)) is not None:
+        raise UserError(why)
+    path = Path(os.path.expanduser(source))
     if path.is_dir():
         raise UserError(f"{path.resolve()} is a directory; give a YAML file or a recipe: {', '.join(recipe_names())}")
     if not path.exists():
@@ -121,31 +130,72 @@ def _lines(node: yaml.Node | None, prefix: str, depth: int) -> Iterator[tuple[st
 def _override(source: Source, override: str) -> Source:
     matched = _OVERRIDE.fullmatch(override)
     if matched is None:
-        raise UserError(f"override '{override}': expected key=value, such as trainer.total_epochs=2")
-    key = matched["key"]
+        raise UserError(f"{_called(override)}: expected key=value, such as trainer.total_epochs=2")
+    # `a[0].b` and `a.0.b` are the same key.
+    key = matched["key"].replace("[", ".").replace("]", "")
+    parts = key.split(".")
+    if len(parts) > _MAX_DEPTH:
+        raise UserError(f"{_called(override)}: a key of {len(parts)} parts is deeper than any config")
     if matched["sign"] == "~":
         return _removed(source, override, key)
     if matched["given"] is None:
-        raise UserError(f"override '{override}': expected {key}=value; to remove a key write ~{key}")
+        raise UserError(f"{_called(override)}: expected {key}=value; to remove a key write ~{key}")
     tree = source.tree.copy()
+    old = _expect_container(OmegaConf.to_container(tree, resolve=False), override, parts)
     try:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={matched['value']}"]), resolve=False)
-        OmegaConf.update(tree, key, cast(dict[str, Any], value)["value"], merge=True)
-    except (yaml.YAMLError, OmegaConfBaseException, TypeError, ValueError, IndexError, AssertionError) as error:
-        raise UserError(f"override '{override}': {_reason(error)}") from None
-    dotted = key.replace("[", ".").replace("]", "")
-    kept = {old: place for old, place in source.places.items() if not f"{old}.".startswith(f"{dotted}.")}
-    return replace(source, tree=tree, places={**kept, dotted: f"override '{override}'"})
+        new: Any = cast(dict[str, Any], value)["value"]
+        # A list or a value is replaced; only sections are merged.
+        OmegaConf.update(tree, key, new, merge=isinstance(new, dict) and isinstance(old, dict))
+    except (yaml.YAMLError, OmegaConfBaseException, TypeError, ValueError) as error:
+        raise UserError(f"{_called(override)}: {_reason(error)}") from None
+    except RecursionError:
+        raise UserError(f"{_called(override)}: a value nested deeper than any config") from None
+    kept = {name: place for name, place in source.places.items() if not f"{name}.".startswith(f"{key}.")}
+    return replace(source, tree=tree, places={**kept, key: _called(override)})
+
+
+def _called(override: str) -> str:
+    """What messages call OVERRIDE."""
+    return f"override '{override if len(override) <= _MAX_SHOWN else override[:_MAX_SHOWN] + '...'}'"
+
+
+def _expect_container(tree: Any, override: str, parts: Sequence[str]) -> Any:
+    """The value in TREE of the key of PARTS, None where there is none; every part above it can hold the next."""
+    node = tree
+    for depth, part in enumerate(parts):
+        above = ".".join(parts[:depth])
+        if isinstance(node, list):
+            entries = cast(list[Any], node)
+            if not part.isdecimal() or int(part) >= len(entries):
+                numbers = f"its entries are 0 to {len(entries) - 1}" if entries else "it is empty"
+                raise UserError(f"{_called(override)}: {above} is a list, {numbers}; '{part}' is none of them")
+            node = entries[int(part)]
+        elif isinstance(node, dict):
+            node = cast(dict[Any, Any], node).get(part)
+        elif node is None or (isinstance(node, str) and "${" in node):
+            _expect_mapping_key(override, above)
+            return None
+        else:
+            raise UserError(f"{_called(override)}: {above} is {shown(node)}, which holds no '{part}'")
+    return node
+
+
+def _expect_mapping_key(override: str, key: str) -> None:
+    """KEY, which is not set, is no key of one value: those of a mapping or of a section can be set one by one."""
+    leaf = names.leaves().get(key)
+    if leaf is not None and not any(dict in (kind, get_origin(kind)) for kind in leaf.types):
+        raise UserError(f"{_called(override)}: {key} is {expected(leaf.types)}; give it whole: {key}=VALUE")
 
 
 def _removed(source: Source, override: str, key: str) -> Source:
     raw = cast(dict[str, Any], OmegaConf.to_container(source.tree, resolve=False))
-    *above, last = key.split("=", maxsplit=1)[0].split(".")
+    *above, last = key.split(".")
     section: Any = raw
     for part in above:
         section = cast(dict[str, Any], section).get(part) if isinstance(section, dict) else None
     if not isinstance(section, dict) or last not in section:
-        raise UserError(f"override '{override}': {source.name} has no key '{key}' to remove")
+        raise UserError(f"{_called(override)}: {source.name} has no key '{key}' to remove")
     del section[last]
     return replace(source, tree=OmegaConf.create(raw))
 

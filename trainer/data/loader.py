@@ -122,6 +122,7 @@ def to_prompt_batch(rows: Sequence[Row]) -> Batch:
             Sample(
                 uid=row.uid,
                 index=row.index,
+                place=row.place,
                 data_source=row.data_source,
                 prompt_text=row.prompt_text,
                 messages=row.messages,

@@ -152,7 +152,9 @@ def _read_directory(path: Path) -> Iterator[RawRow]:
         for values in loaded:
             yield RawRow(path, f"{path}:row {number}", values)
             number += 1
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # the library takes the files' form for granted
         raise UserError(
             f"{path} is not a data set that datasets.save_to_disk wrote: {first_line(error)[:200]}; "
             "name such a directory, or the .jsonl or .parquet files in it"

@@ -8,9 +8,22 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from trainer.errors import UserError
+from trainer.errors import UserError, first_line, kind_and_line
 
-OURS = ("tokenize", "return_dict", "return_tensors", "add_generation_prompt", "continue_final_message")
+OURS = (
+    "conversation",
+    "chat_template",
+    "tokenize",
+    "return_dict",
+    "return_tensors",
+    "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "padding",
+    "truncation",
+    "max_length",
+)
 """Arguments of `apply_chat_template` that are not the user's to set."""
 
 
@@ -89,9 +102,11 @@ class PromptEncoder:
         try:
             text = apply(chat, add_generation_prompt=True, tokenize=False, **self._kwargs)
             ids = apply(chat, add_generation_prompt=True, tokenize=True, return_dict=False, **self._kwargs)
-        except (TemplateError, ValueError, TypeError) as error:
+        except Exception as error:  # Jinja's own and whatever an expression of the template raises
+            # The template's own words, if it raised them.
+            why = first_line(error) if isinstance(error, TemplateError | ValueError) else kind_and_line(error)
             raise UserError(
-                f"{place}: the chat template refuses the prompt: {error}; mend the prompt, or set another template "
+                f"{place}: the chat template refuses the prompt: {why}; mend the prompt, or set another template "
                 "with actor_rollout_ref.model.custom_chat_template"
             ) from None
         return text, ids

@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from trainer.config.schema import ModelConfig
+from trainer.data.template import load_tokenizer
+from trainer.errors import UserError
 from trainer.fsdp.build import load_config, model_directory, reshard
 from trainer.fsdp.rank import fail_together
 from trainer.fsdp.role import Role
@@ -44,7 +46,7 @@ def export(directory: Path, role: Role, model: ModelConfig) -> None:
             directory.mkdir(parents=True, exist_ok=True)
             _write_weights(directory, weights)
             _write_config(directory, role, model)
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, UserError) as error:
             problem = f"export to {directory} failed: {error}"
     for _ in weights:  # The other ranks take part in gathering; so does rank 0 after an error.
         pass
@@ -81,7 +83,7 @@ def _write_weights(directory: Path, weights: Iterator[tuple[str, Tensor]]) -> No
 
 
 def _write_config(directory: Path, role: Role, model: ModelConfig) -> None:
-    """The config as it was loaded (dropout and all), and the files beside it that are not weights."""
+    """The config as it was loaded (dropout and all), the files beside it that are not weights, the run's template."""
     config = load_config(model)
     config.architectures = [type(role.model).__name__.removeprefix("FSDP")]
     config.dtype = role.fsdp.model_dtype
@@ -94,3 +96,7 @@ def _write_config(directory: Path, role: Role, model: ModelConfig) -> None:
             wanted = path.suffix in COPIED_SUFFIXES and path.name != "config.json"
             if path.is_file() and wanted and not path.name.endswith(".index.json"):
                 shutil.copyfile(path, directory / path.name)
+    if model.custom_chat_template is not None:
+        # The files hold the template that the run did not use.
+        tokenizer = load_tokenizer(sources[-1], model.trust_remote_code, model.custom_chat_template)
+        tokenizer.save_pretrained(str(directory))

@@ -28,7 +28,7 @@ from trainer.fsdp.optim import Stepper
 from trainer.fsdp.precision import to_dtype
 from trainer.fsdp.rank import RankInfo, connect, derive_seed, disconnect, seed_everything
 from trainer.fsdp.role import Role
-from trainer.rewards.model import Messages, RewardModel
+from trainer.rewards.model import Conversation, RewardModel
 
 RoleName = Literal["actor", "ref", "critic", "reward_model"]
 
@@ -116,7 +116,7 @@ class TrainWorker:
         size = MicroSize.of(section)
         return infer(role, shard, size, lambda rows: {"values": values(role.model, rows, packed)}, ("values",))
 
-    def reward_scores(self, conversations: Sequence[Messages]) -> tuple[list[float], int]:
+    def reward_scores(self, conversations: Sequence[Conversation]) -> tuple[list[float], int]:
         """The reward model's score of each conversation, and how many were cut to fit. May be given none."""
         assert self._reward_model is not None, "the config asks for no reward model"
         wanted = self._reward_model.num_batches(len(conversations))

@@ -76,7 +76,8 @@ def statistics(
 def _check_finite(sample: Sample, parts: Mapping[str, float]) -> None:
     for name, value in parts.items():
         if not math.isfinite(value):
+            row = f", row {sample.place}" if sample.place else ""
             raise UserError(
-                f"the reward '{name}' of sample {sample.uid}/{sample.sample} (data_source '{sample.data_source}') "
+                f"the reward '{name}' of sample {sample.uid}/{sample.sample} (data_source '{sample.data_source}'{row}) "
                 f"is {value}, must be finite"
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from trainer.config.schema import ModelConfig, RewardModelConfig
 from trainer.errors import UserError
-from trainer.rewards.request import one_line
+from trainer.rewards.request import SHOWN_CHARACTERS, one_line
 
 Messages = Sequence[Mapping[str, str]]
 Transform = Callable[[nn.Module], nn.Module]
@@ -26,9 +27,22 @@ Transform = Callable[[nn.Module], nn.Module]
 logger = logging.getLogger(__name__)
 
 
-def conversation(messages: Messages, response: str) -> list[dict[str, str]]:
-    """The prompt's MESSAGES with the policy's RESPONSE as the assistant's next turn."""
-    return [*map(dict, messages), {"role": "assistant", "content": response}]
+@dataclass(frozen=True)
+class Conversation:
+    """What the reward model reads, and which sample it is."""
+
+    messages: tuple[dict[str, str], ...]
+    sample: str = ""
+    """Names the sample in an error."""
+
+    def words(self) -> str:
+        """Which one it is."""
+        return self.sample or f'response "{one_line(self.messages[-1]["content"], SHOWN_CHARACTERS)}"'
+
+
+def conversation(messages: Messages, response: str, sample: str = "") -> Conversation:
+    """The prompt's MESSAGES with the policy's RESPONSE as the assistant's next turn; SAMPLE: its name in an error."""
+    return Conversation((*map(dict, messages), {"role": "assistant", "content": response}), sample)
 
 
 class RewardModel:
@@ -73,7 +87,7 @@ class RewardModel:
         return math.ceil(num_conversations / self._micro_batch_size)
 
     @torch.no_grad()
-    def score(self, conversations: Sequence[Messages], num_batches: int | None = None) -> tuple[list[float], int]:
+    def score(self, conversations: Sequence[Conversation], num_batches: int | None = None) -> tuple[list[float], int]:
         """The scores, in order, and how many conversations were cut from the left to fit.
 
         NUM_BATCHES: forward passes to make, the largest number that any rank needs; null: what is needed here.
@@ -81,7 +95,7 @@ class RewardModel:
         Raises:
             UserError: a template that refuses a conversation, or a score that is not finite.
         """
-        tokens = [self._tokens(messages) for messages in conversations]
+        tokens = [self._tokens(one) for one in conversations]
         num_truncated = sum(len(row) > self._limit for row in tokens)
         if num_truncated:
             logger.warning(
@@ -103,15 +117,14 @@ class RewardModel:
         self._check_finite(scores, conversations)
         return scores, num_truncated
 
-    def _tokens(self, messages: Messages) -> list[int]:
+    def _tokens(self, one: Conversation) -> list[int]:
         try:
-            ids = self._tokenizer.apply_chat_template(list(messages), tokenize=True, return_dict=False)
+            ids = self._tokenizer.apply_chat_template(list(one.messages), tokenize=True, return_dict=False)
         except Exception as error:  # Jinja's own and whatever the template raises
-            raise UserError(
-                f"the reward model's chat template refuses a conversation: {one_line(str(error), 200)}"
-            ) from None
+            why = one_line(str(error), 200)
+            raise UserError(f"the reward model's chat template refuses a conversation: {why}; {one.words()}") from None
         if not ids:
-            raise UserError("the reward model's chat template makes no token of a conversation")
+            raise UserError(f"the reward model's chat template makes no token of a conversation; {one.words()}")
         return [int(token) for token in ids]
 
     def _forward(self, rows: Sequence[list[int]]) -> list[float]:
@@ -148,11 +161,10 @@ class RewardModel:
                 f"the model in {path} knows {size}; set reward_model.model.tokenizer_path to the model's own"
             )
 
-    def _check_finite(self, scores: Sequence[float], conversations: Sequence[Messages]) -> None:
-        for score, messages in zip(scores, conversations, strict=True):
+    def _check_finite(self, scores: Sequence[float], conversations: Sequence[Conversation]) -> None:
+        for score, one in zip(scores, conversations, strict=True):
             if not math.isfinite(score):
-                text = one_line(messages[-1]["content"], 80)
-                raise UserError(f'the reward model gave {score} for the response "{text}", must be finite')
+                raise UserError(f"the reward model gave {score}, must be finite; {one.words()}")
 
 
 def load_model(config: ModelConfig, dtype: torch.dtype) -> Any:

@@ -59,8 +59,11 @@ class ScorerSpec:
 
     def covers(self, data_source: str) -> bool:
         """Whether anything here scores samples of DATA_SOURCE."""
-        everywhere = self.custom is not None or any(rule.data_sources is None for rule in self.rules)
-        return everywhere or any(data_source in (rule.data_sources or ()) for rule in self.rules)
+        return self.custom is not None or bool(self.rules_of(data_source))
+
+    def rules_of(self, data_source: str) -> tuple[RuleSpec, ...]:
+        """The rules that score samples of DATA_SOURCE."""
+        return tuple(rule for rule in self.rules if rule.data_sources is None or data_source in rule.data_sources)
 
 
 def spec_of(config: RunConfig) -> ScorerSpec:

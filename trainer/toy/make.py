@@ -77,6 +77,11 @@ def make_toy(config: RunConfig, directory: Path) -> ToyPaths:
     return paths
 
 
+def is_made(config: RunConfig, directory: Path) -> bool:
+    """Whether DIRECTORY holds the toy of CONFIG, whole."""
+    return config.toy is not None and _is_whole(ToyPaths(directory), _record(config.toy, config.trainer.seed))
+
+
 def _record(toy: ToyConfig, seed: int) -> dict[str, Any]:
     """What the files depend on, as JSON has it."""
     return json.loads(json.dumps({"format": FORMAT, "seed": seed, "toy": toy.model_dump(mode="json")}))

@@ -46,6 +46,24 @@ def test_a_missing_size_is_named() -> None:
         model_shape({**SHAPE, "model_type": "qwen2"}, "m/config.json")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "got"),
+    [
+        ("num_attention_heads", 0, "0"),
+        ("num_hidden_layers", "two", "'two'"),
+        ("hidden_size", None, "null"),
+        ("hidden_size", [1, 2], "[1, 2]"),
+        ("vocab_size", -3, "-3"),
+        ("num_key_value_heads", 0, "0"),
+        ("intermediate_size", 1.5, "1.5"),
+    ],
+)
+def test_a_size_is_an_integer_above_zero(name: str, value: object, got: str) -> None:
+    with pytest.raises(UserError) as caught:
+        model_shape({**LLAMA, "model_type": "qwen2", name: value}, "m/config.json")
+    assert str(caught.value) == f"m/config.json: {name}: expected an integer > 0, got {got}"
+
+
 def test_other_architectures_are_about() -> None:
     shape = model_shape({**LLAMA, "model_type": "olmo2"}, "here")
     assert memory_lines(resolved(), shape)[0].startswith("about ")

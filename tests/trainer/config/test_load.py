@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.trainer.config import SMALL
 from trainer.config import Machine, check, load, load_with_notes, recipe_names, resolve
 from trainer.config.names import verl_keys
 from trainer.errors import UserError
@@ -107,7 +108,7 @@ def test_an_override_is_named_as_such_and_hides_the_line_of_the_file() -> None:
         ("trainer.project_name=${a.b}", "trainer.project_name: cannot resolve '${a.b}'"),
         ("data.train_files=5", "expected text or a list of text, got 5"),
         ("trainer.logger=[console,wand]", "trainer.logger.1: expected one of console, tensorboard, wandb, got 'wand'"),
-        ("actor_rollout_ref.actor.optim.betas=[1]", "optim.betas: expected a list of 2"),
+        ("actor_rollout_ref.actor.optim.betas=[0.9]", "optim.betas: expected a list of 2"),
         ("actor_rollout_ref.actor.optim.lr=.nan", "expected a finite number, got nan"),
         ("reward_model.rules.0.wieght=2", "reward_model.rules.0.wieght: unknown key; did you mean 'weight'?"),
         ("reward_model.rules=[{weight: 2}]", "reward_model.rules.0.kind: required"),
@@ -261,3 +262,53 @@ def test_reading_a_config_imports_neither_torch_nor_ray() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("reward_model.rules={kind: exact}", "reward_model.rules: expected a list of mappings, got {'kind': 'exact'}"),
+        ("reward_model.rules=[1]", "reward_model.rules.0: expected a mapping, got 1"),
+        ("reward_model.rules[5].kind=exact", "reward_model.rules is a list, its entries are 0 to 0; '5' is none of"),
+        ("reward_model.rules.first=3", "reward_model.rules is a list, its entries are 0 to 0; 'first' is none of them"),
+        ("trainer=4", "trainer: expected a section with keys below it, got 4"),
+        ("trainer.seed[0]=3", "trainer.seed is an integer; give it whole: trainer.seed=VALUE"),
+        ("trainer.logger.0=wandb", "trainer.logger is a list of one of console, tensorboard, wandb; give it whole"),
+        ("toy.num_digits.x=3", "toy.num_digits is 4, which holds no 'x'"),
+        ("[]=3", "expected key=value"),
+        ("trainer[=3", "expected key=value"),
+        ("trainer..seed=3", "expected key=value"),
+        (".".join("a" * 1000) + "=1", "a key of 1000 parts is deeper than any config"),
+        ("trainer.seed=" + "[" * 5000 + "]" * 5000, "a value nested deeper than any config"),
+        ("~actor_rollout_ref", "actor_rollout_ref: required section; start from a recipe or `rltrain init`"),
+        ("trainer.seed=-1", "trainer.seed: must be >= 0, got -1"),
+        ("trainer.seed=4294967296", "trainer.seed: must be < 4294967296, got 4294967296"),
+        ("data.seed=-1", "data.seed: must be >= 0, got -1"),
+        ("actor_rollout_ref.actor.optim.betas=[0.9,1]", "betas.1: must be < 1.0, got 1"),
+        ("critic.optim.betas=[a,0.9]", "betas.0: expected a number, got 'a'"),
+        ("actor_rollout_ref.actor.optim.lr_warmup_steps=-2", "must be >= -1, got -2"),
+        ("actor_rollout_ref.actor.kl_loss_coef=-0.1", "must be >= 0.0, got -0.1"),
+        ("algorithm.kl_ctrl.kl_coef=-1", "must be >= 0.0, got -1"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_a_misfit_is_said_in_words_of_the_config(override: str, said: str) -> None:
+    (line,) = problems(str(SMALL), override)
+    assert said in line
+    assert len(line) < 1000
+
+
+def test_a_key_of_a_list_may_be_written_with_brackets() -> None:
+    assert load(SMALL, ["reward_model.rules[0].weight=2"]).reward_model.rules[0].weight == 2
+    assert load(SMALL, ["toy.model.new.key=2"]).toy.model["new"] == {"key": 2}  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@pytest.mark.parametrize("text", ["", "trainer:\n  seed: 3\n"])
+def test_a_file_without_the_one_required_section(tmp_path: Path, text: str) -> None:
+    (line,) = problems(write(tmp_path, text))
+    assert line.endswith("my.yaml: actor_rollout_ref: required section; start from a recipe or `rltrain init`")
+
+
+def test_a_file_nested_without_end(tmp_path: Path) -> None:
+    (line,) = problems(write(tmp_path, "a: " + "[" * 20_000))
+    assert line.endswith("my.yaml: nested deeper than any config; is it one?")

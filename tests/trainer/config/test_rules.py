@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.config import SMALL
-from trainer.config import Machine, check, load, notes, resolve
+from trainer.config import Machine, check, load, notes, resolve, rules
 from trainer.errors import UserError
 
 CPU, GPU = Machine("cpu", 0, 2), Machine("cuda", 4, 16)
@@ -88,6 +89,28 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("trainer.resume_mode=resume_path",), "needs the directory of a checkpoint"),
     (("trainer.resume_from_path=/",), "has no effect with resume_mode=auto; set resume_path"),
     (("trainer.logger=[]",), "must name at least one of"),
+    (("trainer.resume_mode=disabel",), "got 'disabel'; did you mean 'disable'?"),
+    (("trainer.resume_mode=never",), "a directory of this name is written ./never"),
+    (("trainer.resume_mode=/nope/at/all",), "trainer.resume_mode: no such file or directory: /nope/at/all"),
+    (("reward_model.rules=[{kind: math}, {kind: math}]",), "2 rules are named 'math'; give each a `name`"),
+    (("reward_model.rules=[{kind: math, name: custom}]",), "rules.0.name: 'custom' names another part of the reward"),
+    (("reward_model.rules=[{kind: format, pattern: ''}]",), "rules.0.pattern: kind=format needs a regular expression"),
+    ((f"custom_reward_function.path={__file__[:-2]}yaml",), "no such file or directory"),
+    ((f"custom_reward_function.path={SMALL}",), "is no Python file; its name must end in .py"),
+    ((f"data.train_files={SMALL}",), "small.yaml: unknown kind of file; expected .jsonl, .ndjson, .json, .parquet"),
+    (("data.val_files=[]",), "data.val_files: an empty list; name a file"),
+    ((f"{R}stop=['']",), "stop: an empty text is found in every response at once"),
+    (("toy.model.hidden_size=abc",), "toy.model: hidden_size: expected an integer > 0, got 'abc'"),
+    (("toy.model.hidden_size=null",), "toy.model: hidden_size: expected an integer > 0, got null"),
+    (("toy.model.hidden_size=[1,2]",), "toy.model: hidden_size: expected an integer > 0, got [1, 2]"),
+    (("toy.model.num_attention_heads=0",), "toy.model: num_attention_heads: expected an integer > 0, got 0"),
+    (("toy.model.vocab_size=-5",), "toy.model: vocab_size: expected an integer > 0, got -5"),
+    (("toy.model.max_position_embeddings=-5",), "toy.model: max_position_embeddings: expected an integer > 0, got -5"),
+    (
+        ("toy.model.max_position_embeddings=29",),
+        "max_prompt_length + data.max_response_length = 30 is more than the model has positions for: "
+        "max_position_embeddings=29 in toy.model",
+    ),
     (
         ("custom_reward_function.path=/no/such.py",),
         "custom_reward_function.path: no such file or directory: /no/such.py",
@@ -192,3 +215,74 @@ def test_noted(machine: Machine, overrides: tuple[str, ...], said: str) -> None:
 @pytest.mark.parametrize("machine", [CPU, GPU])
 def test_the_toy_has_nothing_to_note(machine: Machine) -> None:
     assert notes(resolve(load(SMALL), machine)) == []
+
+
+def model_at(directory: Path, text: str) -> str:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(text)
+    return f"actor_rollout_ref.model.path={directory}"
+
+
+def test_a_sample_fits_in_the_positions_of_each_model(tmp_path: Path) -> None:
+    enough, short = '{"max_position_embeddings": 30}', '{"max_position_embeddings": 29}'
+    model = model_at(tmp_path / "enough", enough)
+    assert problems(CPU, model) == []
+    model_at(tmp_path / "short", short)
+    (line,) = problems(CPU, model, f"critic.model.path={tmp_path}/short")
+    assert line.endswith(f"max_position_embeddings=29 in {tmp_path}/short/config.json")
+    overridden = "actor_rollout_ref.model.override_config.max_position_embeddings=29"
+    assert problems(CPU, model, overridden)[0].endswith("config.json with override_config")
+    stretched = '{"max_position_embeddings": 29, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'
+    assert problems(CPU, model_at(tmp_path / "stretched", stretched)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1, 2]", "config.json: expected a JSON object with the sizes of a model, got [1, 2]"),
+        ("null", "config.json: expected a JSON object with the sizes of a model, got null"),
+        ("{", "config.json: not JSON: "),
+        ("[" * 100_000, "config.json: not JSON: "),
+        ('{"max_position_embeddings": "x"}', "config.json: max_position_embeddings: expected an integer > 0, got 'x'"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_models_file_that_is_none(tmp_path: Path, text: str, said: str) -> None:
+    (line,) = problems(CPU, model_at(tmp_path / "m", text))
+    assert said in line
+
+
+def test_what_the_rules_know_of_readers_and_rewards_is_so() -> None:
+    from trainer.data.readers import READERS
+    from trainer.rewards.spec import CUSTOM, MODEL, OVERLONG
+
+    assert set(rules.DATA_SUFFIXES) == set(READERS)
+    assert set(rules.PART_NAMES) == {CUSTOM, MODEL, OVERLONG}
+
+
+def test_a_checkpoint_to_go_on_from_may_be_a_relative_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(problems(CPU, "trainer.resume_mode=./step")) == 1
+    (tmp_path / "step").mkdir()
+    assert problems(CPU, "trainer.resume_mode=./step") == []
+
+
+def test_a_divisor_of_a_huge_number_is_found_at_once() -> None:
+    huge = ("data.train_batch_size=2147483646", "data.train_files=/", "critic.ppo_mini_batch_size=2")
+    begin = time.process_time()
+    (line,) = problems(CPU, *huge, f"{A}ppo_mini_batch_size=2147483645")
+    assert "try 1073741823" in line
+    assert time.process_time() - begin < 5
+
+
+def test_a_models_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = model_at(tmp_path / "m", "{}")
+
+    def refuse(path: Path, **_options: object) -> str:
+        raise PermissionError(13, "Permission denied", path)
+
+    loaded = load(SMALL, [model])
+    monkeypatch.setattr(Path, "read_text", refuse)  # the tests may run as root, who may read everything
+    with pytest.raises(UserError) as caught:
+        check(resolve(loaded, CPU))
+    assert str(caught.value) == f"{tmp_path}/m/config.json: cannot be read: Permission denied"

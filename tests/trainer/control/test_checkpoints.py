@@ -155,7 +155,10 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("actor/__0_0.distcp", Path.unlink, "actor/__0_0.distcp is missing"),
     ("controller.json", cut, "controller.json has changed"),
     ("complete.json", cut, "complete.json cannot be read"),
-    ("complete.json", lambda path: path.write_text("[]") and None, "complete.json cannot be read"),
+    *(
+        ("complete.json", lambda path, text=text: path.write_text(text) and None, "complete.json cannot be read")
+        for text in ("[]", '{"sha256": 3}', '{"sha256": null}', '{"sha256": ["a"]}')
+    ),
 ]
 
 
@@ -201,7 +204,8 @@ def test_going_back_leaves_later_checkpoints_behind(tmp_path: Path) -> None:
     """Otherwise they would be resumed from, and kept in place of what the run saves from here on."""
     store = saved(tmp_path, 40, 50, keep=1)
     (moved,) = store.set_aside_after(40)
-    assert moved.name == "left_behind.global_step_50"
+    assert moved == tmp_path / "left_behind" / "global_step_50"
+    at(moved).verify()
     store.save(45, STATE, ranks)
     store.drop_old(None)
     assert steps_of(tmp_path) == [45]
@@ -209,3 +213,47 @@ def test_going_back_leaves_later_checkpoints_behind(tmp_path: Path) -> None:
     assert chosen is not None
     assert chosen.step == 45
     assert (moved / "complete.json").is_file()
+
+
+def test_going_back_twice_leaves_the_last_ones_behind(tmp_path: Path) -> None:
+    store = saved(tmp_path, 1, 2, 3)
+    assert [place.name for place in store.set_aside_after(1)] == ["global_step_2", "global_step_3"]
+    store.save(2, {"second": True}, ranks)
+    (moved,) = store.set_aside_after(1)
+    assert at(moved).controller_state() == {"second": True}
+    assert names_in(tmp_path / "left_behind") == ["global_step_2", "global_step_3"]
+    assert store.set_aside_after(1) == []
+
+
+def killed_between_the_renames(directory: Path) -> None:
+    saved(directory, 4)
+    (directory / "global_step_4").rename(directory / ".global_step_4.old")
+
+
+def test_a_kill_between_the_two_renames_loses_no_checkpoint(tmp_path: Path) -> None:
+    for number, mode in enumerate(("auto", "resume_path", "{}")):
+        place = tmp_path / str(number)
+        killed_between_the_renames(place)
+        final = place / "global_step_4"
+        chosen = choose(place, mode.format(final), None if mode == "auto" else str(final))
+        assert chosen is not None
+        assert chosen.path == final
+    place = tmp_path / "saved"
+    killed_between_the_renames(place)
+    saved(place, 5)
+    assert steps_of(place) == [4, 5]
+    half = tmp_path / "half"
+    killed_between_the_renames(half)
+    (half / ".global_step_4.old" / "complete.json").unlink()
+    assert choose(half, "auto", None) is None, "it was never finished"
+
+
+def test_best_is_only_what_lies_in_the_own_directory(tmp_path: Path) -> None:
+    best = {"step": 1, "value": 0.5}
+    own, other = CheckpointStore(tmp_path / "own", None), CheckpointStore(tmp_path / "other", None)
+    own.save(1, {"best": best}, ranks)
+    assert own.confirmed(best) == best
+    assert own.confirmed(None) is None
+    assert other.confirmed(best) is None
+    other.save(1, {"best": {"step": 1, "value": 0.1}}, ranks)
+    assert other.confirmed(best) is None, "another run's step"

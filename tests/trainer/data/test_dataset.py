@@ -34,8 +34,10 @@ def test_template_arguments(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", row("12"))
     built = build_dataset(str(path), DataConfig(apply_chat_template_kwargs={"twice": True}), made, "train")
     assert built[0].prompt_text == "1212"
-    with pytest.raises(UserError, match="remove tokenize: the trainer sets it"):
-        build(path, apply_chat_template_kwargs={"tokenize": False})
+    names = ("tokenize", "truncation", "max_length", "padding", "chat_template", "conversation", "tokenizer_kwargs")
+    for name in names:
+        with pytest.raises(UserError, match=f"remove {name}: the trainer sets it"):
+            build(path, apply_chat_template_kwargs={name: 1})
 
 
 def test_a_template_that_refuses(tmp_path: Path) -> None:
@@ -44,6 +46,25 @@ def test_a_template_that_refuses(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", row())
     with pytest.raises(UserError, match=r"a\.jsonl:1: the chat template refuses the prompt: roles must alternate"):
         build_dataset(str(path), DataConfig(), made, "train")
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ 1/0 }}", "ZeroDivisionError: division by zero"),
+        ("{{ messages[0].content.nothing.more }}", "'str object' has no attribute 'nothing'"),
+        ("{{ raise_exception('one\\ntwo') }}", "one"),
+        ("{% for m in messages %}", "Unexpected end of template"),
+    ],
+)
+def test_a_template_that_breaks_is_told_in_one_line(template: str, words: str, tmp_path: Path) -> None:
+    made = tokenizer()
+    made.chat_template = template
+    path = jsonl(tmp_path / "a.jsonl", row())
+    with pytest.raises(UserError, match=r"a\.jsonl:1: the chat template refuses the prompt: ") as caught:
+        build_dataset(str(path), DataConfig(), made, "train")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_without_a_template_only_plain_strings_pass(tmp_path: Path) -> None:

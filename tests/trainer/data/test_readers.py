@@ -121,6 +121,15 @@ def test_a_directory_that_is_no_data_set(tmp_path: Path) -> None:
     assert "is not a data set that datasets.save_to_disk wrote" in failure(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["[]", "3", "null", "{"])
+@pytest.mark.parametrize("name", ["state.json", "dataset_info.json"])
+def test_a_saved_data_set_whose_files_are_of_another_form(name: str, text: str, tmp_path: Path) -> None:
+    place = tmp_path / "saved"
+    datasets.Dataset.from_list([row()]).save_to_disk(str(place))
+    (place / name).write_text(text)
+    assert "is not a data set that datasets.save_to_disk wrote" in failure(place)
+
+
 def test_unknown_kind(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\n")

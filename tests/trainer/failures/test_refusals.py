@@ -50,6 +50,19 @@ def test_port_of_the_training_ranks_is_taken() -> None:
             connect(RankInfo(0, 1, 0, "127.0.0.1", port, "cpu"), 5)
 
 
+def test_what_the_engine_refuses_ends_with_its_diagnosis(tmp_path: Path) -> None:
+    """vLLM's own words, and the playbook that knows them."""
+    directory = tmp_path / "run"
+    extra = "actor_rollout_ref.rollout.engine_kwargs={vllm: {kv_cache_memory_bytes: 1000}}"
+    run = Watched(directory, *arguments(directory, "actor_rollout_ref.rollout.name=vllm", extra)).finish()
+    assert run.code == 1
+    lines = message(run)
+    assert "No available memory for the cache blocks" in lines[0]
+    assert lines[1].startswith("Known problem: ")
+    assert "gpu_memory_utilization" in lines[1]
+    assert lines[1].endswith("(rlcheck explain kv-cache-too-small)")
+
+
 def test_engine_does_not_start_in_time(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     values = ("actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.start_timeout_s=1")

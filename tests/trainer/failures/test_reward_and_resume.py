@@ -88,6 +88,8 @@ def again(bad_rewards: Run, place: Path, data: Path) -> Run:
     """The run in the copy PLACE, gone on with."""
     run = Watched(place, *arguments(place, *values(place, data))).finish()
     assert "starting Ray" not in run.out, "refused only after the cluster was up"
+    assert len(message(run)) == 1
+    assert "resume_mode=auto" not in run.err
     return run
 
 

@@ -34,6 +34,6 @@ def test_stall(tmp_path: Path) -> None:
     for who in ("controller", "train rank 0", f"train rank 1 (process {stopped}", "rollout rank 0"):
         assert f"-- {who}" in report
     ranks = report.split("-- train rank ")
-    assert "distributed_c10d.py" in ranks[1], "rank 0 waits in a collective"
+    assert "cluster/host.py" in ranks[1], "rank 0 is in a call, and waits there for rank 1"
     assert "actor_method_executor" in ranks[2] or "main_loop" in ranks[2], "rank 1 is shown although it is stopped"
     assert "global_step_1" in checkpoints(directory)

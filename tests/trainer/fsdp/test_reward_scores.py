@@ -11,12 +11,10 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from tests.trainer.fsdp import scenes
 from tests.trainer.fsdp.configs import make_config
 from tests.trainer.fsdp.models import ROPE
-from trainer.rewards.model import RewardModel
+from trainer.rewards.model import RewardModel, conversation
 from trainer.toy.tokenizer import build_tokenizer
 
-CONVERSATIONS = [
-    [{"role": "user", "content": "12"}, {"role": "assistant", "content": digits}] for digits in ("2", "21", "4321")
-]
+CONVERSATIONS = [conversation([{"role": "user", "content": "12"}], digits) for digits in ("2", "21", "4321")]
 
 
 @pytest.fixture(scope="module")

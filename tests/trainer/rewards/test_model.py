@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from trainer.config.schema import RewardModelConfig
 from trainer.errors import UserError
-from trainer.rewards.model import RewardModel, conversation
+from trainer.rewards.model import Conversation, RewardModel, conversation
 
 TEMPLATE = "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}{{ eos_token }}{% endfor %}"
 LETTERS = string.ascii_letters + string.digits + " :.?"
@@ -68,8 +68,8 @@ def alone(path: Path, ids: list[int], **keys: Any) -> float:
         return float(model(input_ids=torch.tensor([ids])).logits[0, 0])
 
 
-def encoded(messages: list[dict[str, str]], own: PreTrainedTokenizerFast) -> list[int]:
-    text = "".join(f"{m['role'][0]}:{m['content']}<eos>" for m in messages)
+def encoded(talk: Conversation, own: PreTrainedTokenizerFast) -> list[int]:
+    text = "".join(f"{m['role'][0]}:{m['content']}<eos>" for m in talk.messages)
     return own.encode(text, add_special_tokens=False)
 
 
@@ -221,5 +221,18 @@ def test_a_template_that_refuses_and_a_score_that_is_not_finite(tmp_path: Path) 
     model = reward_model(path)
     with torch.no_grad():
         next(model.module.parameters()).fill_(float("nan"))
-    with pytest.raises(UserError, match='gave nan for the response "yes"'):
+    with pytest.raises(UserError, match='gave nan, must be finite; response "yes"'):
         model.score(TALKS)
+
+
+def test_errors_name_the_sample(tmp_path: Path) -> None:
+    path, named = save(tmp_path), [conversation(PROMPT, "yes", "sample 0-3/1 (row train.jsonl:4)")]
+    with pytest.raises(UserError, match=r"no token of a conversation; sample 0-3/1 \(row train\.jsonl:4\)"):
+        reward_model(path, model={"custom_chat_template": "{{ '' }}"}).score(named)
+    with pytest.raises(UserError, match=r"refuses a conversation: .*; sample 0-3/1"):
+        reward_model(path, model={"custom_chat_template": "{{ 1/0 }}"}).score(named)
+    model = reward_model(path)
+    with torch.no_grad():
+        next(model.module.parameters()).fill_(float("nan"))
+    with pytest.raises(UserError, match=r"gave nan, must be finite; sample 0-3/1"):
+        model.score(named)

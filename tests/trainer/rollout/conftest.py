@@ -52,6 +52,7 @@ class Bench:
     model: torch.nn.Module
     sync: WeightSync
     version: int = 0
+    num_changes: int = 0
 
     def take(self) -> None:
         """Bring the model's weights into the engine (checksums compared)."""
@@ -60,7 +61,8 @@ class Bench:
 
     def change(self) -> None:
         """Other weights in the model; the engine keeps the old ones."""
-        randomize(self.model, seed=100 + self.version)
+        self.num_changes += 1
+        randomize(self.model, seed=100 + self.num_changes)
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -43,7 +43,7 @@ class ActorConfig(Section):
     """Divisor of `seq-mean-token-sum-norm`; null: `data.max_response_length`."""
     entropy_coeff: float = 0.0
     use_kl_loss: bool = False
-    kl_loss_coef: float = 0.001
+    kl_loss_coef: float = Field(default=0.001, ge=0)
     kl_loss_type: Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"] = "low_var_kl"
     ppo_epochs: int = Field(default=1, gt=0)
     shuffle: bool = False

@@ -15,7 +15,7 @@ class KlCtrlConfig(Section):
     """`algorithm.kl_ctrl`: the coefficient of KL in the reward (adaptive: Ziegler et al. 2019, arXiv:1909.08593)."""
 
     type: Literal["fixed", "adaptive"] = "fixed"
-    kl_coef: float = 0.001
+    kl_coef: float = Field(default=0.001, ge=0)
     horizon: int = Field(default=10000, gt=0)
     target_kl: float = Field(default=0.1, gt=0)
 

@@ -28,14 +28,14 @@ class DataConfig(Section):
     """Tokens."""
     max_response_length: int = Field(default=512, gt=0)
     """Tokens."""
-    train_batch_size: int = Field(default=1024, gt=0)
+    train_batch_size: int = Field(default=1024, gt=0, lt=2**31)
     """Prompts per step."""
     val_batch_size: int | None = Field(default=None, gt=0)
     """Prompts per validation call; null: all."""
     train_max_samples: int = -1
     val_max_samples: int = -1
     shuffle: bool = True
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=0, lt=2**32)
     """Of the order of the data; null: `trainer.seed`."""
     filter_overlong_prompts: bool = False
     truncation: Literal["error", "left", "right", "middle"] = "error"

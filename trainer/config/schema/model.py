@@ -17,6 +17,7 @@ def _usual_spelling(value: Any) -> Any:
 
 Precision = Annotated[Literal["auto", "float32", "bfloat16", "float16"], BeforeValidator(_usual_spelling)]
 """`auto`: bfloat16 on a GPU, float32 on a CPU. verl's `fp32`, `bf16`, `fp16` are read as well."""
+_Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ModelConfig(Section):
@@ -39,13 +40,13 @@ class OptimConfig(Section):
     """AdamW (Loshchilov and Hutter 2019) and the schedule of its learning rate."""
 
     lr: float = Field(default=1e-6, gt=0)
-    lr_warmup_steps: int = -1
+    lr_warmup_steps: int = Field(default=-1, ge=-1)
     """Optimizer steps of linear warm-up; -1: take `lr_warmup_steps_ratio`."""
     lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
     lr_scheduler_type: Literal["constant", "cosine", "linear"] = "constant"
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.01, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
 
 

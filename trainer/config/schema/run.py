@@ -22,7 +22,7 @@ def _as_list(value: Any) -> Any:
 class TrainerConfig(Section):
     """`trainer`."""
 
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, lt=2**32)
     """Seeds everything: weights, data order, sampling."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     nnodes: int = Field(default=1, gt=0)

@@ -1,0 +1,36 @@
+"""Metrics of a finished batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.trainer.control.build import batch, config
+from trainer.callbacks import Metrics
+from trainer.measure import measure
+
+
+def measured(bypass: bool) -> Metrics:
+    made = batch()
+    zeros = torch.zeros(made["response_mask"].shape)
+    prompts = torch.ones(3, 2, dtype=torch.bool)
+    fields = dict.fromkeys(
+        ("token_level_rewards", "advantages", "returns", "old_log_probs", "rollout_log_probs"), zeros
+    )
+    made = made.with_fields(fields | {"attention_mask": torch.cat([prompts, made["response_mask"]], dim=1)})
+    base = config()
+    correction = base.algorithm.rollout_correction.model_copy(update={"bypass_mode": bypass})
+    algorithm = base.algorithm.model_copy(update={"rollout_correction": correction})
+    return measure(made, {"timing_s/step": 2.0}, base.model_copy(update={"algorithm": algorithm}))
+
+
+def test_speed_is_of_all_tokens() -> None:
+    metrics = measured(bypass=False)
+    assert metrics["perf/total_num_tokens"] == 12
+    assert metrics["perf/throughput"] == pytest.approx(6.0)
+
+
+def test_engine_and_actor_are_compared_only_where_both_were_computed() -> None:
+    """With bypass_mode the difference would be 0 whatever is wrong."""
+    assert measured(bypass=False)["training/rollout_probs_diff_mean"] == 0
+    assert not [name for name in measured(bypass=True) if "rollout" in name]
