@@ -9,6 +9,7 @@ import pytest
 
 from tests.trainer.end_to_end.runs import Run
 from tests.trainer.failures.scene import Watched, arguments, checkpoints, planned
+from trainer.work import WorkFiles
 
 pytestmark = pytest.mark.timeout(900)
 LONG = (
@@ -54,9 +55,15 @@ def in_update(directory: Path, in_start_up: Run) -> Run:
     many = ("actor_rollout_ref.actor.ppo_epochs=5", "critic.ppo_epochs=5")
     run = Watched(directory, *arguments(directory, *LONG, *many, *planned(directory, step_2=str(scored))))
     run.wait_until(scored.exists, "the rewards of step 2")
-    time.sleep(1.5)
+    run.wait_until(lambda: _is_updating(directory), "an update")
     run.terminate()
     return run.finish()
+
+
+def _is_updating(directory: Path) -> bool:
+    """Only updates have five epochs: more than the two micro batches of a pass that reads."""
+    place = directory / "logs" / "train-0.work"
+    return any(counts[1] > 2 for counts in WorkFiles({"update": [place]}).marks() if counts)
 
 
 def test_ctrl_c_in_generation_drops_the_step(in_generation: Run) -> None:
