@@ -186,7 +186,7 @@ def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:
     values = [(step["step"], step[VALIDATION]) for step in steps if step.get(VALIDATION) is not None]
     lines = [f"finished {facts['steps']} steps in {facts['wall_s']:.0f} s"]
     if values:
-        step, best = max(values, key=lambda pair: pair[1])
+        step, best = max(values, key=lambda pair: (pair[1], pair[0]))
         kept = "" if any(checkpoint.step == step for checkpoint in saved) else ", not saved"
         lines[0] += f": {VALIDATION} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best:.3f} (step {step}{kept})"
     if saved:
