@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from tests.trainer.config import SMALL
 from trainer.config import Machine, RunConfig, load, resolve
@@ -90,7 +91,6 @@ def test_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_a_hub_name_is_found_in_the_local_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    constants = pytest.importorskip("huggingface_hub.constants")
     snapshot = tmp_path / "models--owner--tiny" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.trainer.rollout.compare import PLAIN, differences, logits_of, requests
 from tests.trainer.rollout.conftest import Bench
@@ -168,34 +171,33 @@ def test_buckets_of_any_size_bring_the_same_weights(bench: Bench) -> None:
     assert_same_policy(bench)
 
 
-def test_a_weight_that_does_not_come_is_named(bench: Bench) -> None:
+@contextmanager
+def publishing(bench: Bench, wanted: Sequence[tuple[str, Tensor]]) -> Iterator[None]:
+    """In the block the trainer sends WANTED in place of its weights."""
     publisher = bench.sync._trainers.workers[0].publisher
-    weights, buckets = publisher._weights, publisher._buckets
-    kept = [pair for pair in named_weights(bench.model) if "layers.1.self_attn.v_proj.weight" not in pair[0]]
+    before = publisher._weights, publisher._buckets
+    publisher._weights = lambda: iter(wanted)
+    publisher._buckets = plan([(name, tuple(tensor.shape), tensor.dtype) for name, tensor in wanted], 1 << 20)
     try:
-        publisher._weights = lambda: iter(kept)
-        publisher._buckets = plan([(name, tuple(tensor.shape), tensor.dtype) for name, tensor in kept], 1 << 20)
-        with pytest.raises(RunFailure, match=r"1 weights (of the engine )?did not come.*1\.self_attn\.(qkv|v)_proj"):
-            bench.take()
+        yield
     finally:
-        publisher._weights, publisher._buckets = weights, buckets
+        publisher._weights, publisher._buckets = before
         publisher.close()
+
+
+def test_a_weight_that_does_not_come_is_named(bench: Bench) -> None:
+    kept = [pair for pair in named_weights(bench.model) if "layers.1.self_attn.v_proj.weight" not in pair[0]]
+    words = r"1 weights (of the engine )?did not come.*1\.self_attn\.(qkv|v)_proj"
+    with publishing(bench, kept), pytest.raises(RunFailure, match=words):
+        bench.take()
     bench.take()
     assert_same_policy(bench)
 
 
 def test_a_weight_that_the_engine_does_not_know_is_named(bench: Bench) -> None:
-    publisher = bench.sync._trainers.workers[0].publisher
-    weights, buckets = publisher._weights, publisher._buckets
     odd = [(name.replace("embed_tokens", "embed_things"), tensor) for name, tensor in named_weights(bench.model)]
-    try:
-        publisher._weights = lambda: iter(odd)
-        publisher._buckets = plan([(name, tuple(tensor.shape), tensor.dtype) for name, tensor in odd], 1 << 20)
-        with pytest.raises((RunFailure, RuntimeError), match="embed_things"):
-            bench.take()
-    finally:
-        publisher._weights, publisher._buckets = weights, buckets
-        publisher.close()
+    with publishing(bench, odd), pytest.raises((RunFailure, RuntimeError), match="embed_things"):
+        bench.take()
     bench.take()
     assert_same_policy(bench)
 
