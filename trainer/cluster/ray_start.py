@@ -88,7 +88,12 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, stil
         _probe(address)
     arguments = {**defaults, **ray_init, "address": address or "local"}
     before, sessions = descendants(os.getpid()), _sessions(ray_init)
-    with _environment_of_ray(address is None), _own_signals() as signals, _watched_start(say, still) as timer:
+    with (
+        _environment_of_ray(address is None),
+        _beside_our_package(),
+        _own_signals() as signals,
+        _watched_start(say, still) as timer,
+    ):
         try:
             try:
                 session_dir = _init(arguments, timer)
@@ -265,6 +270,21 @@ class _SeenSignals:
         signal.set_wakeup_fd(self._before)
         self._read.close()
         self._write.close()
+
+
+@contextmanager
+def _beside_our_package() -> Generator[None]:
+    """Work in the directory that holds this package.
+
+    Ray puts the directory of `ray.init` first on the import path of every worker. In a checkout of this project, or
+    beside any other folder called `trainer`, workers would import that one in place of what is installed.
+    """
+    before = Path.cwd()
+    os.chdir(Path(__file__).resolve().parents[2])
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @contextmanager

@@ -172,15 +172,15 @@ def test_a_failed_run_keeps_the_logs_of_ray(drive: Any) -> None:
     assert (driver.logs / "ray" / "raylet.out").exists()
 
 
-def test_another_package_of_our_name_is_found(drive: Any, tmp_path: Path) -> None:
+def test_another_package_of_our_name_does_no_harm(drive: Any, tmp_path: Path) -> None:
     other = tmp_path / "shadow" / "trainer" / "__init__.py"
     other.parent.mkdir(parents=True)
     other.write_text("__version__ = '9.9'\n")
-    # Ray puts the controller's directory on the workers' path, where the controller itself may not have it.
-    code, err = drive("exit", facts=False, cwd=other.parents[1]).end()
-    assert code == 1
-    (line,) = [line for line in err.splitlines() if line.startswith("UserError: ")]
-    assert f"would run the package `trainer` 9.9 of {other}, not ours" in line
+    # Ray puts the directory of its start on the workers' path, where the controller itself may not have it.
+    driver = drive("exit", cwd=other.parents[1])
+    assert len(driver.facts["workers"]) == 2
+    code, err = driver.end()
+    assert code == 0, err
 
 
 def test_ray_that_does_not_start_in_time_is_ended(drive: Any) -> None:
