@@ -58,6 +58,7 @@ def start_crew(prepared: Inputs, runtime: Runtime, clock: Clock, stages: Stages,
     """
     config = prepared.config
     placement = plan(config, runtime.nodes)
+    runtime.require_shared_logs(slot.node for slot in (*placement.train, *placement.rollout))
     with stages.stage(f"starting {_names(placement)}"):
         group = WorkerGroup.open(
             runtime, TrainRank, placement.train, _train_args(config, placement, runtime), deadline_s=START_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainer.algos.aggregation import AggNormalizer, aggregate
 from trainer.algos.metrics import data_metrics, rollout_diff_metrics
 from trainer.batch import Batch
 from trainer.callbacks import Metrics
@@ -20,6 +21,10 @@ def measure(batch: Batch, timing: Metrics, config: RunConfig) -> Metrics:
     bypass = config.algorithm.rollout_correction.bypass_mode
     if not bypass and {"rollout_log_probs", "old_log_probs"} <= batch.names:
         metrics |= rollout_diff_metrics(batch["old_log_probs"], batch["rollout_log_probs"], mask)
+    if "entropys" in batch.names:
+        actor = config.actor_rollout_ref.actor
+        normalizer = AggNormalizer.of(mask, actor.loss_scale_factor or float(data.max_response_length))
+        metrics["actor/entropy"] = float(aggregate(batch["entropys"], mask, actor.loss_agg_mode, normalizer))
     num_ranks = config.trainer.nnodes * (config.trainer.n_gpus_per_node or 1)
     tokens = float(batch["attention_mask"].sum())
     metrics["perf/total_num_tokens"] = tokens

@@ -77,6 +77,8 @@ class Actor(TrainRole):
         with self._clock.stage("update_actor"):
             minis = actor_minis(batch.bare(), self._config, step, len(self._ranks.slots))
             metrics: Metrics = self._each("update_actor", minis, "the actor's update")[0]
+            if self._config.algorithm.rollout_correction.bypass_mode:  # no pass before the update has read it
+                metrics["actor/entropy"] = metrics["actor/entropy_loss"]
             self._trainers.version = step
             return metrics
 

@@ -92,6 +92,13 @@ class NodeEyes:
             return []
         return [line.rstrip() for line in text.splitlines() if line.strip()][-num_lines:]
 
+    def reads(self, file: Path) -> str:
+        """What FILE holds as this node sees it; "" where it sees none."""
+        try:
+            return file.read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
     def hindrance(self, pid: int) -> str | None:
         """In words: what keeps the process from running at all, if anything does."""
         try:

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,8 @@ from trainer.cluster.ray_api import actor_on, ray
 from trainer.cluster.teardown import at_once_on_signals
 from trainer.cluster.waits import Say, Waits, silent
 from trainer.config.schema.run import RunConfig
-from trainer.errors import RunFailure
+from trainer.errors import RunFailure, UserError
+from trainer.run_dir import on_disk
 
 if TYPE_CHECKING:
     from trainer.cluster.groups import WorkerGroup
@@ -127,6 +128,28 @@ class Runtime:
             return ray.get(getattr(self._eyes_elsewhere[node.ray_id], method).remote(*args), timeout=NODE_TIMEOUT_S)
         except ray_errors.RayError:
             return None
+
+    def require_shared_logs(self, nodes: Iterable[Node]) -> None:
+        """Refuse NODES that do not see the run directory: ranks would write logs and checkpoints where nobody looks.
+
+        Raises:
+            UserError: a node does not see what this one has written.
+        """
+        away = {node.ray_id: node for node in nodes if node.ray_id != self.home.ray_id}
+        if not away:
+            return
+        mark = self.logs / f".seen-by-all-nodes-{self.id}"
+        with on_disk(f"{mark} cannot be written"):
+            mark.write_text(self.id, encoding="utf-8")
+        try:
+            for node in away.values():
+                if self.ask_node(node, "reads", mark) != self.id:
+                    raise UserError(
+                        f"node {node.name} does not see {self.logs} of node {self.home.name}: set "
+                        "trainer.default_local_dir to a directory on a file system that all nodes share"
+                    )
+        finally:
+            mark.unlink(missing_ok=True)
 
     def rendezvous(self, node: Node) -> tuple[str, int]:
         """Address and a free TCP port of NODE, where the ranks of a process group can meet."""

@@ -35,7 +35,7 @@ class ActorLoss:
         terms, sums = POLICY_LOSSES[config.policy_loss.loss_mode](self._inputs(stats.log_probs, rows, mask))
         policy_loss, entropy = share(terms), share(stats.entropys)
         loss = policy_loss - config.entropy_coeff * entropy if config.entropy_coeff else policy_loss
-        shares = {"pg_loss": policy_loss, "entropy": entropy}
+        shares = {"pg_loss": policy_loss, "entropy_loss": entropy}
         if config.use_kl_loss:
             kl = share(kl_penalty(stats.log_probs, rows["ref_log_probs"], config.kl_loss_type, mask))
             loss = loss + config.kl_loss_coef * kl
@@ -64,13 +64,13 @@ def update_actor(
     """Train on MINIS, all epochs in order (collective).
 
     Returns:
-        verl's metrics, equal on all ranks. `actor/pg_loss`, `entropy`, `kl_loss` and `loss` are means over mini
-        batches of the aggregated loss; `pg_clipfrac`, `pg_clipfrac_lower`, `ppo_kl` means over tokens;
+        verl's metrics, equal on all ranks. `actor/pg_loss`, `entropy_loss`, `kl_loss` and `loss` are means over
+        mini batches of the aggregated loss; `pg_clipfrac`, `pg_clipfrac_lower`, `ppo_kl` means over tokens;
         `actor/loss_tokens` counts tokens over all epochs.
     """
     sums, results = run_updates(role, minis, MicroSize.of(config), world_size, ActorLoss(policy, config))
     tokens = max(sums["loss_tokens"], 1.0)
-    metrics = {f"actor/{name}": sums[name] / len(minis) for name in ("pg_loss", "entropy", "loss")}
+    metrics = {f"actor/{name}": sums[name] / len(minis) for name in ("pg_loss", "entropy_loss", "loss")}
     metrics |= {f"actor/{name}": sums[name] / tokens for name in ("pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")}
     if config.use_kl_loss:
         metrics |= {"actor/kl_loss": sums["kl_loss"] / len(minis), "actor/kl_coef": config.kl_loss_coef}

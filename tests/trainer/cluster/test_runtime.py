@@ -251,15 +251,24 @@ def test_the_address_comes_from_the_config_then_the_environment(monkeypatch: pyt
     assert ray_start.wanted_address({"address": "local"}) is None
 
 
-def test_a_joined_cluster_and_its_second_node(runtime: Runtime, drive: Any, tmp_path: Path) -> None:
+def test_a_joined_cluster_and_its_second_node(
+    runtime: Runtime, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second node joins; a worker on it dies there; another run joins too, and takes only its own with it."""
     address = ray.get_runtime_context().gcs_address
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ray_start._TOKEN}
     default = Path("/tmp/ray/ray_current_cluster")
     default_before = default.read_bytes() if default.exists() else None
-    second = _second_node(address, token)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    second = _second_node(address, token, hidden)
     try:
         nodes = _wait_for_nodes(2)
+        runtime.require_shared_logs(nodes)
+        with monkeypatch.context() as patch, pytest.raises(UserError, match="node .* does not see .*/hidden of node "):
+            patch.setattr(runtime, "logs", hidden)
+            runtime.require_shared_logs(nodes)
+        assert not list(hidden.iterdir())
         here = WorkerGroup.spawn(runtime, Adder, plan(config(), runtime.nodes).train, [(1,), (2,)], deadline_s=60)
         other = [node for node in nodes if node.ray_id != runtime.home.ray_id]
         there = WorkerGroup.spawn(runtime, Adder, plan(config(n_gpus_per_node=1), other).train, [(5,)], deadline_s=60)
@@ -280,8 +289,11 @@ def test_a_joined_cluster_and_its_second_node(runtime: Runtime, drive: Any, tmp_
         default.unlink(missing_ok=True) if default_before is None else default.write_bytes(default_before)
 
 
-def _second_node(address: str, token: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--block", "--num-cpus=1"]
+def _second_node(address: str, token: dict[str, str], hidden: Path) -> subprocess.Popen[bytes]:
+    """A node with a file system of its own at HIDDEN."""
+    ray_command = f"{Path(sys.executable).with_name('ray')} start --address={address} --block --num-cpus=1"
+    as_root = ["--user", "--map-root-user"] if os.geteuid() else []
+    command = ["unshare", *as_root, "--mount", "sh", "-c", f"mount -t tmpfs none '{hidden}' && exec {ray_command}"]
     return subprocess.Popen(
         command, env=base_environ({**token, "RAY_USAGE_STATS_ENABLED": "0"}), stdout=subprocess.DEVNULL
     )

@@ -34,3 +34,14 @@ def test_engine_and_actor_are_compared_only_where_both_were_computed() -> None:
     """With bypass_mode the difference would be 0 whatever is wrong."""
     assert measured(bypass=False)["training/rollout_probs_diff_mean"] == 0
     assert not [name for name in measured(bypass=True) if "rollout" in name]
+
+
+def test_entropy_is_of_the_policy_before_the_update_and_of_response_tokens_alone() -> None:
+    made = batch()
+    mask = made["response_mask"]
+    prompts = torch.ones(3, 2, dtype=torch.bool)
+    zeros = dict.fromkeys(("token_level_rewards", "advantages", "returns"), torch.zeros(mask.shape))
+    entropys = torch.where(mask, 2.0, 100.0)
+    made = made.with_fields(zeros | {"attention_mask": torch.cat([prompts, mask], dim=1), "entropys": entropys})
+    assert measure(made, {"timing_s/step": 2.0}, config())["actor/entropy"] == 2.0
+    assert "actor/entropy" not in measured(bypass=False)

@@ -26,7 +26,7 @@ def agree(one: Metrics, other: Metrics) -> None:
         for name in ("actor/pg_loss", "actor/ppo_kl"):
             assert left[name] == pytest.approx(right[name], abs=POLICY_LOSS), (step, name)
         assert left["actor/loss"] == pytest.approx(right["actor/loss"], rel=RELATIVE, abs=POLICY_LOSS), step
-        for name in ("actor/kl_loss", "actor/entropy", "actor/pg_clipfrac", "critic/vf_clipfrac", "actor/lr"):
+        for name in ("actor/kl_loss", "actor/entropy_loss", "actor/pg_clipfrac", "critic/vf_clipfrac", "actor/lr"):
             assert left[name] == pytest.approx(right[name], rel=2e-5, abs=2e-6), (step, name)
         assert left["actor/loss_tokens"] == right["actor/loss_tokens"]
 

@@ -64,7 +64,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_one(models: Path, played: list[d
         worker.load(models / "checkpoint")
         alone = scenes.Run(worker, config).steps(3, 6)
     for mine, theirs in zip(alone, played[0]["resume"]["first"][0], strict=True):
-        for name in ("actor/grad_norm", "critic/vf_loss", "actor/kl_loss", "actor/entropy", "actor/lr"):
+        for name in ("actor/grad_norm", "critic/vf_loss", "actor/kl_loss", "actor/entropy_loss", "actor/lr"):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-4), name
         assert mine["actor/pg_loss"] == pytest.approx(theirs["actor/pg_loss"], abs=1e-5)
 

@@ -17,7 +17,7 @@ KL_REWARD = ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.2")
 def test_the_loss_is_made_of_its_terms(stage: Stage) -> None:
     played = stage.play(GRPO, f"{ACTOR}.entropy_coeff=0.5", f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0.25")
     for step in played.steps:
-        total = step["actor/pg_loss"] - 0.5 * step["actor/entropy"] + 0.25 * step["actor/kl_loss"]
+        total = step["actor/pg_loss"] - 0.5 * step["actor/entropy_loss"] + 0.25 * step["actor/kl_loss"]
         assert step["actor/loss"] == pytest.approx(total, abs=1e-6)
         assert step["actor/entropy"] > 2
         assert step["actor/kl_coef"] == 0.25
