@@ -44,7 +44,7 @@ class Engines:
         self._surviving(self._take_weights)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """Answers in the order of REQUESTS, dealt to the engines in turn.
+        """Answers in the order of REQUESTS. Each engine gets neighbours: samples of a prompt share its cached prefix.
 
         Raises:
             RunFailure: an engine died a second time, failed, or did not answer in time.
@@ -85,7 +85,9 @@ class Engines:
                 raise
             names = ", ".join(self.group.name(rank) for rank in dead)
             if self._restarted:
-                raise RunFailure(f"{failure}; {names} had been started anew before: once is the limit") from None
+                raise RunFailure(
+                    f"{failure}; an engine had been started anew before: once in a run is the limit"
+                ) from None
             self._restarted = True
             self._runtime.say(f"{failure}; starting {names} anew")
             self._revive(dead)
@@ -100,16 +102,13 @@ class Engines:
             self.policy_version = self._trainers.version
 
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        count = min(len(self.group.slots), len(requests))
-        shards = [(list(requests[rank::count]), sampling) for rank in range(count)]
-        call = self.group.begin("generate", shards, ranks=range(count))
+        size = -(-len(requests) // len(self.group.slots))
+        shards = [requests[start : start + size] for start in range(0, len(requests), size)]
+        call = self.group.begin("generate", [(list(shard), sampling) for shard in shards], ranks=range(len(shards)))
         parts: list[list[Completion]] = gather(
             self._runtime, [call], self._settings.generate_timeout_s, "generating responses"
         )[0]
-        answers: list[Any] = [None] * len(requests)
-        for rank, part in enumerate(parts):
-            answers[rank::count] = part
-        return answers
+        return [answer for part in parts for answer in part]
 
     def _dead(self) -> list[int]:
         return [

@@ -51,20 +51,26 @@ def test_it_is_given_the_weights_of_the_actor(lost_once: Run) -> None:
 
 
 def test_a_second_loss_ends_the_run(place: Path) -> None:
+    """Of two engines first the one is lost, then the other; between them the run goes on with both."""
     directory = place / "twice"
-    run = Watched(directory, *arguments(directory))
+    run = Watched(directory, *arguments(directory, "actor_rollout_ref.rollout.num_replicas=2"))
     run.wait_for_checkpoint(1)
     first = run.kill("rollout-0")
     run.wait_for_checkpoint(2)
-    second = run.kill("rollout-0")
+    second = run.kill("rollout-1")
     assert second != first
     done = run.finish()
     assert done.code == 1
     assert done.record["outcome"] == "failed"
+    assert done.out.count("starting rollout-0 anew") == 1
+    # Answers that were given to the wrong prompts would differ by 1e-3 and more.
+    diffs = column(done.steps, "training/rollout_probs_diff_mean")
+    assert len(diffs) >= 2
+    assert max(diffs) < 5e-6
     lines = message(done)
     assert f"process {second} on node" in lines[0]
     assert "was killed by SIGKILL" in lines[0]
-    assert "rollout-0 had been started anew before: once is the limit" in lines[0]
+    assert "an engine had been started anew before: once in a run is the limit" in lines[0]
     assert "Saved up to step " in lines[-1]
 
 
