@@ -120,7 +120,6 @@ def _train_args(config: RunConfig, placement: Placement, runtime: Runtime) -> li
             RankInfo(
                 rank=slot.rank,
                 world_size=len(placement.train),
-                local_rank=slot.devices[0],
                 master_addr=address,
                 master_port=port,
                 # Ray shows each training process its own GPU alone.

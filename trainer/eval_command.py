@@ -52,11 +52,15 @@ def evaluate_checkpoint(checkpoint: Path, overrides: Sequence[str], n: int, ks: 
     """
     if wrong := [k for k in ks if not 1 <= k <= n]:
         raise UserError(f"--k {wrong[0]}: must be from 1 to --n, which is {n}")
+    if math.isnan(passing):
+        raise UserError("--pass nan: must be a number, no reward is above it or below")
     found, directory = run_of(checkpoint)
     begin = time.time()
     with tempfile.TemporaryDirectory() as scratch:
         config = _validation_only(resolve(config_for(directory, overrides, n, Path(scratch)), this_machine()))
         check(config)
+        if max(ks) > (answers := config.actor_rollout_ref.rollout.val_kwargs.n):
+            raise UserError(f"--k {max(ks)}: an override of val_kwargs.n leaves {answers} answers a prompt")
         logs = _logs(directory)
         # With another toy than the run's: the run's own stays as it is.
         home = directory if config.toy is None or is_made(config, directory.toy) else RunDir(Path(scratch))

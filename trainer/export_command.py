@@ -44,7 +44,7 @@ def export_checkpoint(checkpoint: Path, output: Path) -> int:
 
 
 def _export(config: RunConfig, checkpoint: Path, output: Path) -> None:
-    worker = TrainWorker(config, RankInfo(0, 1, 0, "127.0.0.1", _free_port(), "cpu"))
+    worker = TrainWorker(config, RankInfo(0, 1, "127.0.0.1", _free_port(), "cpu"))
     worker.setup(1)
     try:
         worker.load(checkpoint)

@@ -1,9 +1,9 @@
 """Rollout and training on the same devices: the order in which weights, caches and training state change places.
 
-    training state away -> wake weights -> sync, if the actor has moved on -> actor away -> wake KV cache
-    -> generate … -> sleep -> training state back
+    free torch's cache -> wake weights -> sync, if the actor has moved on -> wake KV cache -> generate … -> sleep
 
-It is a context manager, so that the order cannot be got wrong.
+It is a context manager, so that the order cannot be got wrong. Roles that the config offloads are on the host all the
+while (`trainer.fsdp.role`): a sync brings the actor's shards to the device one tensor at a time.
 """
 
 from __future__ import annotations
@@ -43,17 +43,15 @@ class Hybrid:
 
     @contextmanager
     def rollout_phase(self) -> Generator[Hybrid]:
-        """Engines awake with the actor's weights, training state out of the way; both undone at the end."""
+        """Engines awake with the actor's weights, and asleep again at the end."""
         with self._clock.stage("update_weights"):
-            self._trainers.make_room()
+            self._trainers.free_cache()
             self._engines.wake("weights")
             self._engines.take_weights()
-            self._trainers.park_actor()
             self._engines.wake("kv_cache")
         yield self
         with self._clock.stage("reshard"):
             self._engines.sleep()
-            self._trainers.take_room()
 
     def generate(self, samples: Sequence[Sample], sampling: Sampling, step: int) -> Batch:
         """One answer to each of SAMPLES; STEP goes into the seed of each request.

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 Done = Callable[[int], None]
 """Tells how many pieces of a stage are done."""
+
+
+class Screen(Console):
+    """Where a run is watched. Who watches may go (`| head`, a killed `tee`): the run goes on, and says no more."""
+
+    def on_broken_pipe(self) -> None:
+        """Be quiet from now on; rich would end the program, and with it hours of training."""
+        with suppress(SystemExit):
+            super().on_broken_pipe()
 
 
 class Stages:

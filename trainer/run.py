@@ -20,6 +20,7 @@ from trainer.config.resolve import chosen
 from trainer.diagnosis import diagnose, failure_words
 from trainer.errors import RunFailure, UserError
 from trainer.machine import this_machine
+from trainer.progress import Screen
 from trainer.run_dir import RunDir, on_disk, read_steps
 
 PREFLIGHT_TIMEOUT_S = 20.0
@@ -46,7 +47,7 @@ def run_training(options: RunOptions) -> int:
     """
     # SIGTERM is to do what Ctrl-C does, from the first moment to the last.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Screen(highlight=False, soft_wrap=True)
     try:
         loaded = load_with_notes(options.source, options.overrides)
         config = resolve(loaded.config, this_machine())
@@ -105,7 +106,7 @@ def _execute(options: RunOptions, config: RunConfig, choices: Sequence[str], con
             console.print(f"an earlier run lay in {directory.path}; it is kept as {moved}", markup=False)
         console.print(f"run directory: {directory.path}", markup=False)
         record = run_record.describe(config, command=sys.argv, chosen=choices, preflight=preflight.record())
-        with on_disk(f"{directory.record} cannot be written"):
+        with on_disk(f"the run directory {directory.path} cannot be written"):
             run_record.write_record(directory, record)
             directory.facts.write_bytes(preflight.facts_json())
         return _outcome(options, directory, console, lambda: _train(config, directory, console, begin))

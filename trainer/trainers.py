@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.callbacks import Metrics
 from trainer.cluster.calls import Call
 from trainer.cluster.groups import WorkerGroup
-from trainer.config.schema import FsdpConfig, RunConfig
+from trainer.config.schema import RunConfig
 
 Encoded = tuple[Sequence[int], Sequence[int]]
 """Token ids and labels of one demonstration."""
@@ -27,7 +27,6 @@ class Trainers:
         self._deadline_s = config.trainer.stall_timeout_s + STALL_REPORT_S
         self.version = 0
         """Of the actor's weights: the last step that changed them."""
-        self._parked = self._offloaded_roles(lambda fsdp: fsdp.param_offload or fsdp.optimizer_offload)
 
     def begin_setup(self, total_steps: int) -> Call:
         """Begin to load the models; wait with `calls.gather`."""
@@ -47,22 +46,10 @@ class Trainers:
         """End the supervised warm-up: the reference is what the actor is now."""
         self.call("end_sft", doing="ending the warm-up")
 
-    def make_room(self) -> None:
-        """Before rollout: roles whose config says so leave the device, but for the actor, whose weights are due.
-
-        Where an engine shares the device, torch gives back what it holds for later use: the engine cannot see it.
-        """
-        self._move("offload", [role for role in self._parked if role != "actor"])
+    def free_cache(self) -> None:
+        """Where an engine shares the device, torch gives back what it holds for later use: the engine cannot see it."""
         if self._config.trainer.device == "cuda" and self._config.actor_rollout_ref.hybrid_engine:
             self.call("free_cache", doing="freeing memory for the engine")
-
-    def park_actor(self) -> None:
-        """Once the engine has the weights: the actor leaves the device, if its config says so."""
-        self._move("offload", [role for role in self._parked if role == "actor"])
-
-    def take_room(self) -> None:
-        """After rollout: everybody back."""
-        self._move("onload", self._parked)
 
     def parameter_hashes(self) -> list[str]:
         """Of the actor's shards, by rank."""
@@ -87,19 +74,3 @@ class Trainers:
     def shutdown(self) -> None:
         """End the process groups in order."""
         self.call("shutdown", doing="ending the process groups")
-
-    def _move(self, method: str, roles: Sequence[str]) -> None:
-        for role in roles:
-            self.call(method, role, doing=f"{method} of the {role}")
-
-    def _offloaded_roles(self, wanted: Callable[[FsdpConfig], bool]) -> tuple[str, ...]:
-        config = self._config
-        parts = config.actor_rollout_ref
-        sections: dict[str, FsdpConfig] = {"actor": parts.actor.fsdp_config}
-        if config.needs_reference:
-            sections["ref"] = parts.ref.fsdp_config
-        if config.critic.enable:
-            sections["critic"] = config.critic.fsdp_config
-        if config.reward_model.enable:
-            sections["reward_model"] = config.reward_model.fsdp_config
-        return tuple(role for role, fsdp in sections.items() if wanted(fsdp))

@@ -21,14 +21,12 @@ class Column:
 
     def cell(self, step: int, metrics: Mapping[str, float]) -> str:
         """The metric's text, no wider than the column; `-` where this step has none."""
-        if not self.metric:
-            return str(step)
-        value = metrics.get(self.metric)
+        value = metrics.get(self.metric) if self.metric else step
         return "-" if value is None else fitted(value, self.form, self.width)
 
 
 COLUMNS = (
-    Column("step", "", 4, "d"),
+    Column("step", "", 5, "d"),
     Column("reward", "critic/score/mean", 6, ".3f"),
     Column("val", "val/reward/mean", 5, ".3f"),
     Column("KL", "actor/ppo_kl", 8, ".1e"),
@@ -38,7 +36,7 @@ COLUMNS = (
     Column("expl.\nvar", "critic/vf_explained_var", 5, ".2f"),
     Column("grad\nnorm", "actor/grad_norm", 5, ".2f"),
     Column("probs\ndiff", "training/rollout_probs_diff_mean", 7, ".1e"),
-    Column("len", "response_length/mean", 6, ".1f"),
+    Column("len", "response_length/mean", 5, ".1f"),
     Column("sec/\nstep", "timing_s/step", 6, ".2f"),
 )
 """With a blank after each but the last: 80 columns."""
@@ -103,7 +101,7 @@ def duration(seconds: float) -> str:
 
 
 def footer(metrics: Mapping[str, float]) -> list[str]:
-    """What stands under the table of the last step: speed and memory, and where the time went."""
+    """What stands under the table of the last step: speed, memory, where the time went, how far the policy went."""
     speed = [
         _fact(metrics, "perf/throughput", "{:,.0f} tokens/s"),
         _fact(metrics, "timing_s/grad_comm", "gradient communication {:.2f} s"),
@@ -116,7 +114,12 @@ def footer(metrics: Mapping[str, float]) -> list[str]:
         for stage, (name, _) in STAGES.items()
         if (key := f"timing_s/{stage}") in metrics and metrics[key] >= 0.005
     ]
-    return [*_joined("", [fact for fact in speed if fact]), *_joined("seconds: ", times)]
+    drift = [
+        _fact(metrics, "actor/kl_loss", "{:.1e} in the loss"),
+        _fact(metrics, "actor/reward_kl_penalty", "{:.1e} in the reward"),
+    ]
+    parts = {"": speed, "seconds: ": times, "KL to the reference: ": drift}
+    return [line for title, facts in parts.items() for line in _joined(title, [fact for fact in facts if fact])]
 
 
 def _fact(metrics: Mapping[str, float], name: str, form: str) -> str:

@@ -22,7 +22,7 @@ RESTART_GRACE_S = 10.0
 
 
 class WorkerGroup:
-    """Workers of one role. `all`, `each` and `first` wait; `begin` and `gather` let calls of two groups overlap."""
+    """Workers of one role. `all` and `each` wait; `begin` and `gather` let calls of two groups overlap."""
 
     def __init__(self, runtime: Runtime, cls: type, slots: Sequence[Slot], payloads: Sequence[bytes]) -> None:
         self.role = slots[0].role
@@ -36,23 +36,6 @@ class WorkerGroup:
         self._environs: list[dict[str, str]] = [{}] * len(slots)
         self._cls = cls
         self._payloads = list(payloads)
-
-    @classmethod
-    def spawn(
-        cls,
-        runtime: Runtime,
-        worker: type,
-        slots: Sequence[Slot],
-        args: Sequence[tuple[Any, ...]],
-        *,
-        deadline_s: float,
-        devices_of: WorkerGroup | None = None,
-        environ: dict[str, str] | None = None,
-    ) -> WorkerGroup:
-        """Start one process per slot and make `worker(*args[i])` in it: `open`, then `begin_build`, waited for."""
-        group = cls.open(runtime, worker, slots, args, deadline_s=deadline_s, devices_of=devices_of, environ=environ)
-        gather(runtime, [group.begin_build()], deadline_s, f"making {worker.__name__}")
-        return group
 
     @classmethod
     def open(
@@ -101,10 +84,6 @@ class WorkerGroup:
     def each(self, method: str, args: Sequence[Any], *, deadline_s: float, doing: str = "") -> list[Any]:
         """Call METHOD on rank i with the one argument `args[i]`; results by rank."""
         return self._finish(self.begin(method, [(one,) for one in args]), deadline_s, doing)
-
-    def first(self, method: str, *args: Any, deadline_s: float, doing: str = "") -> Any:
-        """Call METHOD on rank 0 alone."""
-        return self._finish(self.begin(method, [args], ranks=[0]), deadline_s, doing)[0]
 
     def begin(self, method: str, args: Sequence[tuple[Any, ...]], ranks: Sequence[int] | None = None) -> Call:
         """Begin METHOD on RANKS (null: all), with one tuple of arguments for each; wait with `calls.gather`.

@@ -333,7 +333,8 @@ def _trainer(config: RunConfig) -> Iterator[str]:
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
         yield "trainer.resume_from_path: trainer.resume_mode=resume_path needs the directory of a checkpoint"
     if trainer.resume_mode != "resume_path" and trainer.resume_from_path is not None:
-        yield f"trainer.resume_from_path: has no effect with resume_mode={trainer.resume_mode}; set resume_path"
+        mode = trainer.resume_mode
+        yield f"trainer.resume_from_path: has no effect with resume_mode={mode}; set resume_path, or remove it"
     yield from _existing("trainer.resume_from_path", trainer.resume_from_path)
     if not trainer.logger:
         yield "trainer.logger: must name at least one of console, tensorboard, wandb"

@@ -68,9 +68,22 @@ def read(source: str | Path, overrides: Sequence[str] = ()) -> Source:
     path = _find(source)
     text = _text(path)
     name = path.name if path.parent == RECIPES else str(source)
-    found = _parse(name, text)
+    written = found = _parse(name, text)
     for override in overrides:
         found = _override(found, override)
+    return _without_former_resume(written, found)
+
+
+def _without_former_resume(written: Source, found: Source) -> Source:
+    """FOUND, less the file's path to resume from where an override of the mode replaces it: they are one setting.
+
+    A message that says how to go on names the mode alone, and must hold for a file that itself went on from a path.
+    """
+    mode, path = "trainer.resume_mode", "trainer.resume_from_path"
+    is_replaced = found.places.get(mode) != written.places.get(mode)
+    is_files = path in found.places and found.places[path] == written.places.get(path)
+    if is_replaced and is_files and OmegaConf.select(found.tree, mode) != "resume_path":
+        return _removed(found, mode, path)
     return found
 
 
@@ -197,7 +210,8 @@ def _removed(source: Source, override: str, key: str) -> Source:
     if not isinstance(section, dict) or last not in section:
         raise UserError(f"{_called(override)}: {source.name} has no key '{key}' to remove")
     del section[last]
-    return replace(source, tree=OmegaConf.create(raw))
+    kept = {name: place for name, place in source.places.items() if not f"{name}.".startswith(f"{key}.")}
+    return replace(source, tree=OmegaConf.create(raw), places=kept)
 
 
 def _reason(error: Exception) -> str:

@@ -1,10 +1,16 @@
-"""Load a model from a directory in Hugging Face layout, and shard it by FSDP2."""
+"""Load a model from a directory in Hugging Face layout, and shard it by FSDP2.
+
+Rank 0 of all training ranks is the only one that reads weights (`trainer.fsdp.spread`), on however many hosts the ranks
+are: the others need of the directory what is small, the config.
+"""
 
 # Torch and transformers are typed in part.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +25,7 @@ from trainer.config.schema import FsdpConfig, ModelConfig
 from trainer.errors import UserError, first_line
 from trainer.fsdp import attention
 from trainer.fsdp.precision import training_dtype
+from trainer.fsdp.spread import read_once, spread_buffers, spread_parameters
 from trainer.fsdp.value_model import ValueModel
 
 
@@ -52,38 +59,62 @@ def model_directory(model: ModelConfig) -> Path:
 
 
 def load_causal_lm(model: ModelConfig, fsdp: FsdpConfig) -> PreTrainedModel:
-    """The policy, whole, on the host, in `fsdp.model_dtype`."""
-    return _load(AutoModelForCausalLM, model, fsdp)
+    """The policy, in `fsdp.model_dtype`: whole on rank 0's host, without weights elsewhere (collective)."""
+    return _load_once(AutoModelForCausalLM, model, fsdp)
 
 
 def load_value_model(model: ModelConfig, fsdp: FsdpConfig, seed: int) -> ValueModel:
-    """The critic, whole, on the host. The backbone in `fsdp.model_dtype`; the head is new, made from SEED."""
-    return ValueModel(_load(AutoModel, model, fsdp), seed)
+    """The critic (collective). The backbone as `load_causal_lm` says; the head is new on every rank, made from SEED."""
+    return ValueModel(_load_once(AutoModel, model, fsdp), seed)
 
 
-def _load(auto_class: Any, model: ModelConfig, fsdp: FsdpConfig) -> PreTrainedModel:
-    directory, config = model_directory(model), load_config(model)
-    _silence_dropout(config)
-    attention.register()
-    try:
-        loaded, report = auto_class.from_pretrained(
-            directory,
-            config=config,
-            dtype=training_dtype(fsdp.model_dtype, "fsdp_config.model_dtype"),
-            attn_implementation=attention.NAME if model.use_remove_padding else "sdpa",
-            trust_remote_code=model.trust_remote_code,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
-        raise UserError(
-            f"model.path={directory}: cannot be loaded as {auto_class.__name__}: {first_line(error)}"
-        ) from error
-    if report["missing_keys"]:
-        missing = ", ".join(sorted(report["missing_keys"])[:3])
-        raise UserError(f"model.path={directory}: its files hold no weights for {missing}, which would be random")
+def _load_once(auto_class: Any, model: ModelConfig, fsdp: FsdpConfig) -> PreTrainedModel:
+    def read() -> PreTrainedModel:
+        with _refusals(auto_class, model):
+            loaded, report = auto_class.from_pretrained(
+                model_directory(model), output_loading_info=True, **_keywords(model, fsdp)
+            )
+        _check_complete(report["missing_keys"], model)
+        return loaded
+
+    def make() -> PreTrainedModel:
+        with _refusals(auto_class, model):
+            return auto_class.from_config(**_keywords(model, fsdp))
+
+    loaded = read_once(read, make)
     if model.enable_gradient_checkpointing:
         loaded.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return loaded
+
+
+def _keywords(model: ModelConfig, fsdp: FsdpConfig) -> dict[str, Any]:
+    """How a model is made, with or without its weights."""
+    config = load_config(model)
+    _silence_dropout(config)
+    attention.register()
+    return {
+        "config": config,
+        "dtype": training_dtype(fsdp.model_dtype, "fsdp_config.model_dtype"),
+        "attn_implementation": attention.NAME if model.use_remove_padding else "sdpa",
+        "trust_remote_code": model.trust_remote_code,
+    }
+
+
+@contextmanager
+def _refusals(auto_class: Any, model: ModelConfig) -> Generator[None]:
+    """Say what transformers and safetensors cannot do with MODEL in one line."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        raise UserError(
+            f"model.path={model.path}: cannot be loaded as {auto_class.__name__}: {first_line(error)}"
+        ) from error
+
+
+def _check_complete(missing_keys: Iterable[str], model: ModelConfig) -> None:
+    missing = ", ".join(sorted(missing_keys)[:3])
+    if missing:
+        raise UserError(f"model.path={model.path}: its files hold no weights for {missing}, which would be random")
 
 
 def _silence_dropout(config: PretrainedConfig) -> None:
@@ -94,11 +125,14 @@ def _silence_dropout(config: PretrainedConfig) -> None:
 
 
 def shard(model: nn.Module, fsdp: FsdpConfig, mesh: DeviceMesh) -> FSDPModule:
-    """Shard MODEL in place over MESH: each decoder layer, then a value head, then the rest as one group.
+    """Shard MODEL in place over MESH: each decoder layer, then a value head, then the rest as one group (collective).
 
-    Tied parameters lie in that last group together, and stay tied. Parameters keep `model_dtype`; forward and
-    backward run in `dtype`; gradients are averaged over ranks in float32.
+    MODEL has its weights on rank 0. They reach the other ranks one group at a time, so that beside its shards a rank
+    other than 0 never holds more than one group. Tied parameters lie in the last group together, and stay tied.
+    Parameters keep `model_dtype`; forward and backward run in `dtype`; gradients are averaged over ranks in float32.
     """
+    device = torch.device(mesh.device_type)
+    spread_buffers(model, device)
     policy = MixedPrecisionPolicy(
         param_dtype=training_dtype(fsdp.dtype, "fsdp_config.dtype"), reduce_dtype=torch.float32
     )
@@ -109,10 +143,13 @@ def shard(model: nn.Module, fsdp: FsdpConfig, mesh: DeviceMesh) -> FSDPModule:
     backbone = model.backbone if isinstance(model, ValueModel) else model
     layers = decoder_layers(backbone)
     for layer in layers:
+        spread_parameters(layer, device)
         fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
     if isinstance(model, ValueModel):
         exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
+        spread_parameters(model.head, device)
         fully_shard(model.head, mesh=mesh, mp_policy=exact, offload_policy=offload, reshard_after_forward=reshard)
+    spread_parameters(model, device)
     # The rest (embeddings, final norm, LM head) is used at both ends of a pass: kept whole between them.
     return fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=False)
 

@@ -60,7 +60,11 @@ def _write_weights(directory: Path, weights: Iterator[tuple[str, Tensor]]) -> No
     num_bytes, total_bytes = 0, 0
 
     def flush() -> None:
-        save_file(held, directory / f"model-{len(parts):05d}.part", metadata={"format": "pt"})
+        part = directory / f"model-{len(parts):05d}.part"
+        part.touch()
+        mode = part.stat().st_mode  # as the user's umask has it; safetensors' own files are the owner's alone
+        save_file(held, part, metadata={"format": "pt"})
+        part.chmod(mode)
         parts.append(list(held))
         held.clear()
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from trainer import work
-from trainer.fsdp.build import reshard
 from trainer.fsdp.forward import Policy
 from trainer.fsdp.metrics import largest
 from trainer.fsdp.micro import MicroSize, Shard, cut, micro_batches, row_lengths
@@ -34,14 +33,13 @@ def infer(role: Role, shard: Shard, size: MicroSize, reader: Reader, names: tupl
     result = {name: torch.zeros(shard["response_mask"].shape) for name in names}
     count = int(largest(float(len(cut(row_lengths(shard), size))), role.device))
     role.model.eval()
-    with torch.no_grad():
+    with role.in_use(), torch.no_grad():
         for done, (rows, micro) in enumerate(micro_batches(shard, size, count, role.device)):
             work.report(done, count)
             found = reader(micro)
             if rows:
                 for name in names:
                     result[name][rows, : found[name].shape[1]] = found[name].float().cpu()
-    reshard(role.model)
     return result
 
 

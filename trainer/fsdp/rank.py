@@ -25,7 +25,6 @@ class RankInfo:
 
     rank: int
     world_size: int
-    local_rank: int
     master_addr: str
     master_port: int
     device: str

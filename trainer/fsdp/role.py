@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from trainer.config.schema import FsdpConfig
@@ -13,10 +14,15 @@ from trainer.fsdp.build import reshard
 from trainer.fsdp.comm_timing import TimedReduceScatter
 from trainer.fsdp.optim import Stepper
 
+HOST = "cpu"
+
 
 @dataclass
 class Role:
-    """Actor, reference, critic or reward model: a sharded model on this rank."""
+    """Actor, reference, critic or reward model: a sharded model on this rank.
+
+    With `param_offload` and `optimizer_offload` it lies on the host, but for its uses (`in_use`).
+    """
 
     name: str
     model: nn.Module
@@ -31,25 +37,30 @@ class Role:
         assert self.stepper is not None, f"{self.name} does not train"
         return self.stepper
 
-    def offload(self) -> None:
-        """Move to the host what the config says may leave the device while this role is idle."""
+    @contextmanager
+    def in_use(self, training: bool = False) -> Generator[None]:
+        """Hold the parameters on the device, and what the optimizer keeps if TRAINING; at the end `leave`.
+
+        An error leaves everything where it is: a device that has failed would raise again while it is cleared, and
+        hide what came first. The next use begins by bringing back whatever is not there.
+        """
+        if self.fsdp.param_offload and not self.fsdp.offload_policy:
+            self.model.to(self.device)
+        if training:
+            self._move_optimizer(self.device)
+        yield
+        self.leave()
+
+    def leave(self) -> None:
+        """Free gathered parameters, and move to the host what the config keeps there. Not collective."""
         reshard(self.model)
         if self.fsdp.param_offload and not self.fsdp.offload_policy:
-            self.model.to("cpu")
+            self.model.to(HOST)
         if self.fsdp.optimizer_offload:
-            self._move_optimizer("cpu")
-        if self.device != "cpu":
-            torch.cuda.empty_cache()
-
-    def onload(self) -> None:
-        """Undo `offload`. Harmless where nothing was moved."""
-        if self.fsdp.offload_policy:
-            return
-        self.model.to(self.device)
-        self._move_optimizer(self.device)
+            self._move_optimizer(HOST)
 
     def _move_optimizer(self, device: str) -> None:
-        if self.stepper is None:
+        if self.stepper is None or self.fsdp.offload_policy:
             return
         for state in self.stepper.optimizer.state.values():
             for key, value in cast("dict[str, Tensor]", state).items():

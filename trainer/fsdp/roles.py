@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from trainer.config.batch_plan import BatchPlan
-from trainer.config.schema import RunConfig
+from trainer.config.schema import ModelConfig, RunConfig
 from trainer.fsdp.build import load_causal_lm, load_value_model, shard
 from trainer.fsdp.comm_timing import time_gradients
 from trainer.fsdp.forward import Policy
@@ -17,8 +18,9 @@ from trainer.fsdp.optim import Schedule, Stepper
 from trainer.fsdp.precision import to_dtype
 from trainer.fsdp.rank import RankInfo, derive_seed
 from trainer.fsdp.role import Role
+from trainer.fsdp.spread import read_once
 from trainer.fsdp.weights import check_names
-from trainer.rewards.model import RewardModel
+from trainer.rewards.model import RewardModel, load_model, make_model
 
 
 def make_actor(config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int) -> Role:
@@ -67,8 +69,11 @@ def make_reward_model(config: RunConfig, info: RankInfo, mesh: DeviceMesh) -> tu
     def sharded(module: nn.Module) -> nn.Module:
         return cast("nn.Module", shard(module, section.fsdp_config, mesh))
 
+    def load(model: ModelConfig, dtype: torch.dtype) -> nn.Module:
+        return read_once(lambda: load_model(model, dtype), lambda: make_model(model, dtype))
+
     dtype = to_dtype(section.fsdp_config.model_dtype)
-    model = RewardModel(section, device="cpu", dtype=dtype, transform=sharded)
+    model = RewardModel(section, device="cpu", dtype=dtype, load=load, transform=sharded)
     return Role("reward_model", model.module, section.fsdp_config, info.device), model
 
 

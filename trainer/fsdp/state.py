@@ -149,6 +149,7 @@ def _load_role(directory: Path, role: Role, facts: Mapping[str, Any]) -> None:
         dcp_load(_tensors(role), checkpoint_id=directory)
     except CheckpointException as error:
         raise UserError(f"checkpoint {directory} does not fit this model, or is not whole: {_first(error)}") from error
+    role.leave()
 
 
 def _make_optimizer_state(role: Role) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from trainer import work
 from trainer.algos.aggregation import AggNormalizer
-from trainer.fsdp.build import reshard
 from trainer.fsdp.metrics import Sums, largest
 from trainer.fsdp.micro import MicroSize, MiniBatch, Shard, micro_batches
 from trainer.fsdp.optim import StepResult
@@ -32,8 +31,18 @@ def run_updates(
     Returns:
         Sums of the loss function's metrics over everything, and what became of each step: equal on all ranks.
     """
-    sums, results = Sums(role.device), list[StepResult]()
+    sums = Sums(role.device)
     role.model.train()
+    with role.in_use(training=True):
+        results = _steps(role, minis, size, world_size, loss_function, sums)
+    role.model.eval()
+    return sums.over_ranks(), results
+
+
+def _steps(
+    role: Role, minis: Sequence[MiniBatch], size: MicroSize, world_size: int, loss_function: LossFunction, sums: Sums
+) -> list[StepResult]:
+    results: list[StepResult] = []
     done, total = 0, sum(mini.micro_batches for mini in minis)
     for mini in minis:
         for _, rows in micro_batches(mini.shard, size, mini.micro_batches, role.device):
@@ -43,9 +52,7 @@ def run_updates(
             (loss * world_size).backward()
             sums.add(found)
         results.append(role.trainer().step(role.device))
-    role.model.eval()
-    reshard(role.model)
-    return sums.over_ranks(), results
+    return results
 
 
 def step_metrics(prefix: str, results: Sequence[StepResult]) -> dict[str, float]:

@@ -67,16 +67,20 @@ class TrainWorker:
         _quiet_libraries()
         self._mesh = mesh = connect(info, config.actor_rollout_ref.nccl_timeout)
         seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
-        self._roles["actor"] = roles.make_actor(config, info, mesh, total_steps)
+        self._add("actor", roles.make_actor(config, info, mesh, total_steps))
         if config.needs_reference:
-            self._roles["ref"] = roles.make_reference(config, info, mesh)
+            self._add("ref", roles.make_reference(config, info, mesh))
         if config.critic.enable:
-            self._roles["critic"] = roles.make_critic(config, info, mesh, total_steps)
+            self._add("critic", roles.make_critic(config, info, mesh, total_steps))
         if config.reward_model.enable:
-            self._roles["reward_model"], self._reward_model = roles.make_reward_model(config, info, mesh)
-        for role in self._roles.values():
-            role.model.eval()
+            role, self._reward_model = roles.make_reward_model(config, info, mesh)
+            self._add("reward_model", role)
         return self._facts()
+
+    def _add(self, name: RoleName, role: Role) -> None:
+        role.model.eval()
+        role.leave()  # before the next one needs the room
+        self._roles[name] = role
 
     def _facts(self) -> dict[str, Any]:
         model = self._roles["actor"].model
@@ -121,9 +125,8 @@ class TrainWorker:
         assert self._reward_model is not None, "the config asks for no reward model"
         wanted = self._reward_model.num_batches(len(conversations))
         num_batches = int(largest(float(wanted), self._info.device))
-        result = self._reward_model.score(conversations, num_batches)
-        reshard(self._roles["reward_model"].model)
-        return result
+        with self._roles["reward_model"].in_use():
+            return self._reward_model.score(conversations, num_batches)
 
     def recompute_log_probs(self, shard: Shard) -> dict[str, float]:
         """For the audit: SHARD's log-probabilities again, each row alone, against its `old_log_probs`.
@@ -195,14 +198,6 @@ class TrainWorker:
         return to_dtype(self._config.actor_rollout_ref.rollout.dtype)
 
     # Memory and disk
-
-    def offload(self, role: RoleName) -> None:
-        """Move what the config allows of ROLE to the host. Not collective."""
-        self._roles[role].offload()
-
-    def onload(self, role: RoleName) -> None:
-        """Bring ROLE back to its device. Not collective."""
-        self._roles[role].onload()
 
     def free_cache(self) -> None:
         """Give what torch holds for later use back to the GPU. Not collective."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from trainer.rewards.request import SHOWN_CHARACTERS, one_line
 
 Messages = Sequence[Mapping[str, str]]
 Transform = Callable[[nn.Module], nn.Module]
+Loader = Callable[[ModelConfig, torch.dtype], Any]
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,8 @@ def conversation(messages: Messages, response: str, sample: str = "") -> Convers
 class RewardModel:
     """Scores conversations. A conversation's score does not depend on which others share its batch.
 
-    TRANSFORM gets the loaded model and returns what shall be called in its place (sharded, say). A sharded model is
-    called by all ranks at once: they agree on `num_batches` and pass it to `score`.
+    TRANSFORM gets what LOAD gives and returns what shall be called in its place, on DEVICE (sharded, say). A sharded
+    model is called by all ranks at once: they agree on `num_batches` and pass it to `score`.
 
     Raises:
         UserError: the model or its tokenizer cannot be loaded, it has no trained score head of one label, or there is
@@ -57,13 +59,19 @@ class RewardModel:
     """
 
     def __init__(
-        self, config: RewardModelConfig, *, device: str, dtype: torch.dtype, transform: Transform | None = None
+        self,
+        config: RewardModelConfig,
+        *,
+        device: str,
+        dtype: torch.dtype,
+        load: Loader | None = None,
+        transform: Transform | None = None,
     ) -> None:
         self._micro_batch_size = config.micro_batch_size_per_gpu
         self._device = torch.device(device)
         path = _path(config.model)
         self._tokenizer = load_tokenizer(config.model)
-        model = load_model(config.model, dtype)
+        model = (load or load_model)(config.model, dtype)
         self._config: Any = (
             model.config.get_text_config()
         )  # the object that the forward pass looks at, also under a wrapper
@@ -74,8 +82,8 @@ class RewardModel:
         self._pad_token_id = own_pad if own_pad is not None and 0 <= own_pad < vocabulary else None
         self._limit = _limit(config, model.config, self._tokenizer)
         self._check_vocabulary(path)
-        module: nn.Module = model.to(self._device).eval().requires_grad_(False)
-        self._model = transform(module) if transform is not None else module
+        module: nn.Module = model.eval().requires_grad_(False)
+        self._model = transform(module) if transform is not None else module.to(self._device)
 
     @property
     def module(self) -> nn.Module:
@@ -174,25 +182,15 @@ def load_model(config: ModelConfig, dtype: torch.dtype) -> Any:
         UserError: there is none in `config.path`, or it has more labels than one, or no trained head.
     """
     path = _path(config)
-    try:
-        model_config: Any = cast("Any", AutoConfig).from_pretrained(
-            path, trust_remote_code=config.trust_remote_code, local_files_only=True, **config.override_config
-        )
-        if model_config.num_labels != 1:
-            raise UserError(
-                f"reward_model.model.path: the model in {path} has {model_config.num_labels} labels, "
-                "a reward model has 1"
-            )
+    with _refusals(path):
         loaded: Any = cast("Any", AutoModelForSequenceClassification).from_pretrained(
             path,
-            config=model_config,
+            config=_model_config(config, path),
             dtype=dtype,
             trust_remote_code=config.trust_remote_code,
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"reward_model.model.path: {path} cannot be loaded: {one_line(str(error), 300)}") from None
     model, info = loaded
     missing = sorted(info["missing_keys"])
     if missing:
@@ -201,6 +199,39 @@ def load_model(config: ModelConfig, dtype: torch.dtype) -> Any:
             "a language model is no reward model, its score head would be random"
         )
     return model
+
+
+def make_model(config: ModelConfig, dtype: torch.dtype) -> Any:
+    """The same classifier with random weights, of which no file is read.
+
+    Raises:
+        UserError: there is no config in `config.path`, or it has more labels than one.
+    """
+    path = _path(config)
+    with _refusals(path):
+        return cast("Any", AutoModelForSequenceClassification).from_config(
+            _model_config(config, path), dtype=dtype, trust_remote_code=config.trust_remote_code
+        )
+
+
+def _model_config(config: ModelConfig, path: Path) -> Any:
+    found: Any = cast("Any", AutoConfig).from_pretrained(
+        path, trust_remote_code=config.trust_remote_code, local_files_only=True, **config.override_config
+    )
+    if found.num_labels != 1:
+        raise UserError(
+            f"reward_model.model.path: the model in {path} has {found.num_labels} labels, a reward model has 1"
+        )
+    return found
+
+
+@contextmanager
+def _refusals(path: Path) -> Generator[None]:
+    """Say in one line what transformers and safetensors cannot do with the model in PATH."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"reward_model.model.path: {path} cannot be loaded: {one_line(str(error), 300)}") from None
 
 
 def load_tokenizer(config: ModelConfig) -> Any:

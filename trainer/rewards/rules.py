@@ -1,7 +1,8 @@
 """Rules that score a response against its ground truth: 0 to 1, pure text functions.
 
 A rule takes the response, the ground truth as text and its own settings. What the model wrote can only make a rule
-give 0; a ground truth that the rule cannot use is the data's fault and raises ValueError.
+give 0; a ground truth that the rule cannot use is the data's fault and raises ValueError. A user's pattern that tries
+for ever on some response is the pattern's fault: `reward_model.timeout_s` ends it, and the run names the sample.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from trainer.sync.transport import Descriptor
 
 
 class EngineWorker:
-    """The engine of `actor_rollout_ref.rollout.name`, its policy version and its progress.
+    """The engine of `actor_rollout_ref.rollout.name`, and its policy version.
 
     The process sees only the engine's own devices (CUDA_VISIBLE_DEVICES is set before torch is imported).
 
@@ -27,7 +27,6 @@ class EngineWorker:
         self._index = index
         self._processes = config.actor_rollout_ref.rollout.tensor_model_parallel_size
         self._engine = _make(config)
-        self._progress = (0, 0)
         self.policy_version = -1
         """Of the weights that the engine holds; -1: random ones."""
 
@@ -49,10 +48,6 @@ class EngineWorker:
             raise RunFailure(f"engine {self._index} has no weights yet: sync before generating")
         self._note_progress(0, len(requests))
         return self._engine.generate(requests, sampling, self._note_progress) if requests else []
-
-    def progress(self) -> tuple[int, int]:
-        """Requests done and requests in all, of the running or last call of `generate`."""
-        return self._progress
 
     def connect_sync(self, address: Address) -> None:
         """Meet the publisher for broadcasts; its group counts training rank 0 first, then all engines' processes."""
@@ -90,7 +85,6 @@ class EngineWorker:
         self._engine.stop()
 
     def _note_progress(self, done: int, total: int) -> None:
-        self._progress = (done, total)
         work.report(done, total)
 
 

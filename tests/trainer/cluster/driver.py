@@ -10,10 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.trainer.cluster.workers import Adder, config
+from tests.trainer.cluster.workers import Adder, config, first, spawn
 from trainer.cluster import ray_start
 from trainer.cluster.calls import gather
-from trainer.cluster.groups import WorkerGroup
 from trainer.cluster.placement import plan
 from trainer.cluster.runtime import Runtime, connect
 from trainer.cluster.teardown import EXIT_CODE, Interrupted, StopSignals
@@ -39,12 +38,12 @@ def main(mode: str, logs: Path) -> int:
 
 
 def _run(mode: str, runtime: Runtime, stop: StopSignals) -> int:
-    group = WorkerGroup.spawn(runtime, Adder, plan(config(), runtime.nodes).train, [(1,), (2,)], deadline_s=100)
+    group = spawn(runtime, Adder, plan(config(), runtime.nodes).train, [(1,), (2,)], deadline_s=100)
     facts = {
         "workers": group.pids,
         "children": group.all("spawn_child", deadline_s=60),
-        "shm": group.first("make_shared_memory", deadline_s=60),
-        "library_shm": group.first("make_library_shared_memory", deadline_s=60),
+        "shm": first(group, "make_shared_memory", deadline_s=60),
+        "library_shm": first(group, "make_library_shared_memory", deadline_s=60),
         "ray": [process.pid for process in runtime.started],
         "ports": _ports([process.pid for process in runtime.started]),
         "id": runtime.id,

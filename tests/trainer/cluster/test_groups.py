@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.trainer.cluster.workers import Adder, Picky, config
+from tests.trainer.cluster.workers import Adder, Picky, config, first, spawn
 from trainer.cluster import watchdog
 from trainer.cluster.calls import gather
 from trainer.cluster.groups import WorkerGroup
@@ -31,7 +31,7 @@ Slots = tuple[Slot, ...]
 @pytest.fixture(scope="module")
 def shared(runtime: Runtime) -> WorkerGroup:
     slots = plan(config(), runtime.nodes).train
-    return WorkerGroup.spawn(runtime, Adder, slots, [(10,), (20,)], deadline_s=60)
+    return spawn(runtime, Adder, slots, [(10,), (20,)], deadline_s=60)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def group(shared: WorkerGroup) -> Iterator[WorkerGroup]:
 def test_calls(group: WorkerGroup, runtime: Runtime) -> None:
     assert group.all("add", 1, deadline_s=30) == [11, 21]
     assert group.each("add", [1, 2], deadline_s=30) == [11, 22]
-    assert group.first("add", 5, deadline_s=30) == 15
+    assert first(group, "add", 5, deadline_s=30) == 15
     assert group.all("pid", deadline_s=30) == group.pids
     assert len({*group.pids, os.getpid()}) == 3
     big = np.ones(1 << 20)
@@ -67,14 +67,14 @@ def test_output_and_environment(group: WorkerGroup) -> None:
     assert "adding 7" not in text
     threads = group.all("environ", "OMP_NUM_THREADS", deadline_s=30)
     assert threads == [str(max(1, len(os.sched_getaffinity(0)) // 2))] * 2
-    assert group.first("environ", "CUDA_VISIBLE_DEVICES", deadline_s=30) == ""
+    assert first(group, "environ", "CUDA_VISIBLE_DEVICES", deadline_s=30) == ""
 
 
 def test_errors(group: WorkerGroup) -> None:
     with pytest.raises(UserError, match=r"^data\.train_files: no such file$"):
         group.all("user_error", deadline_s=30)
     with pytest.raises(RunFailure) as caught:
-        group.first("fail", deadline_s=30, doing="updating the actor")
+        first(group, "fail", deadline_s=30, doing="updating the actor")
     message = str(caught.value)
     assert "updating the actor: train rank 0 (process" in message
     assert "ZeroDivisionError: lr became 0 (workers.py:" in message
@@ -83,9 +83,9 @@ def test_errors(group: WorkerGroup) -> None:
     assert str(group.logs[0]) in message
     assert "Traceback" in group.logs[0].read_text()
     with pytest.raises(RunFailure, match="cannot be pickled"):
-        group.first("wrong_value", deadline_s=30)
+        first(group, "wrong_value", deadline_s=30)
     with pytest.raises(RunFailure, match="no attribute 'absent'"):
-        group.first("absent", deadline_s=30)
+        first(group, "absent", deadline_s=30)
     assert group.all("add", 0, deadline_s=30) == [10, 20]
 
 
@@ -126,7 +126,7 @@ def test_other_deaths(group: WorkerGroup, how: str, words: str) -> None:
     if how == "SIGSEGV" and tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15):
         words = "SIGSEGV|ended without a word"  # this kernel may not tell; the log has the words of faulthandler
     with pytest.raises(RunFailure, match=words) as caught:
-        group.first("leave", how, deadline_s=30)
+        first(group, "leave", how, deadline_s=30)
     assert "; its last words: " in str(caught.value)
 
 
@@ -147,7 +147,7 @@ def test_restart_ends_what_the_worker_had_started(group: WorkerGroup) -> None:
 
 
 def test_the_guard_ends_what_a_killed_worker_had_started(group: WorkerGroup) -> None:
-    child = group.first("spawn_child", deadline_s=30)
+    child = first(group, "spawn_child", deadline_s=30)
     os.kill(group.pids[0], signal.SIGKILL)
     deadline = time.monotonic() + 10
     while _runs(child) and time.monotonic() < deadline:
@@ -164,7 +164,7 @@ def test_the_guard_ends_what_a_killed_worker_had_started(group: WorkerGroup) -> 
 )
 def test_a_constructor_fails(runtime: Runtime, slots: Slots, how: str, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
-        WorkerGroup.spawn(runtime, Picky, slots, [(how,), (how,)], deadline_s=60)
+        spawn(runtime, Picky, slots, [(how,), (how,)], deadline_s=60)
     for actor in runtime.groups.pop().actors:
         ray.kill(actor)
 
@@ -172,7 +172,7 @@ def test_a_constructor_fails(runtime: Runtime, slots: Slots, how: str, kind: typ
 def test_no_place(runtime: Runtime, slots: Slots) -> None:
     wanting = [replace(slots[0], num_gpus=4)]
     with pytest.raises(RunFailure, match="starting train-0"):
-        WorkerGroup.spawn(runtime, Adder, wanting, [(1,)], deadline_s=2)
+        spawn(runtime, Adder, wanting, [(1,)], deadline_s=2)
     for actor in runtime.groups.pop().actors:
         ray.kill(actor)
 
@@ -200,7 +200,7 @@ def test_stall(group: WorkerGroup, runtime: Runtime) -> None:
 
 
 def test_stacks_include_what_the_worker_started(group: WorkerGroup) -> None:
-    child = group.first("spawn_child", deadline_s=30)
+    child = first(group, "spawn_child", deadline_s=30)
     time.sleep(0.5)
     assert f"started by it: {child} (" in group.stacks(0)
 
@@ -218,7 +218,7 @@ def test_a_signal_drops_the_call_and_lets_the_run_save(group: WorkerGroup, runti
 
 def test_long_waits_are_told(group: WorkerGroup, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.cluster.calls.WORDS_EVERY_S", 0.2)
-    group.first("hang_in_this_function", 1.0, deadline_s=30, doing="starting the engine")
+    first(group, "hang_in_this_function", 1.0, deadline_s=30, doing="starting the engine")
     assert any(line.startswith("starting the engine (") and "at most 30" in line for line in said)
 
 

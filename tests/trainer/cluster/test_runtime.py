@@ -18,9 +18,8 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT, base_environ
-from tests.trainer.cluster.workers import Adder, config
+from tests.trainer.cluster.workers import Adder, config, first, spawn
 from trainer.cluster import ray_start
-from trainer.cluster.groups import WorkerGroup
 from trainer.cluster.placement import plan
 from trainer.cluster.ray_api import ray
 from trainer.cluster.runtime import Runtime, connect
@@ -265,17 +264,18 @@ def test_a_joined_cluster_and_its_second_node(
     try:
         nodes = _wait_for_nodes(2)
         runtime.require_shared_logs(nodes)
-        with monkeypatch.context() as patch, pytest.raises(UserError, match="node .* does not see .*/hidden of node "):
+        with monkeypatch.context() as patch:
             patch.setattr(runtime, "logs", hidden)
-            runtime.require_shared_logs(nodes)
+            with pytest.raises(UserError, match=r"node .* does not see .*/hidden of node "):
+                runtime.require_shared_logs(nodes)
         assert not list(hidden.iterdir())
-        here = WorkerGroup.spawn(runtime, Adder, plan(config(), runtime.nodes).train, [(1,), (2,)], deadline_s=60)
+        here = spawn(runtime, Adder, plan(config(), runtime.nodes).train, [(1,), (2,)], deadline_s=60)
         other = [node for node in nodes if node.ray_id != runtime.home.ray_id]
-        there = WorkerGroup.spawn(runtime, Adder, plan(config(n_gpus_per_node=1), other).train, [(5,)], deadline_s=60)
-        assert there.first("add", 1, deadline_s=30) == 6
+        there = spawn(runtime, Adder, plan(config(n_gpus_per_node=1), other).train, [(5,)], deadline_s=60)
+        assert first(there, "add", 1, deadline_s=30) == 6
         os.kill(there.pids[0], signal.SIGKILL)
         with pytest.raises(RunFailure, match=r"train rank 0 .*(SIGKILL|\n)"):
-            there.first("add", 1, deadline_s=30, doing="adding")
+            first(there, "add", 1, deadline_s=30, doing="adding")
         driver = drive("join", RAY_ADDRESS=address, **token)
         code, err = driver.end()
         assert (code, driver.left(5)) == (0, []), err

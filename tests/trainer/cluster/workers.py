@@ -7,11 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
+from trainer.cluster.calls import gather
+from trainer.cluster.groups import WorkerGroup
+from trainer.cluster.placement import Slot
+from trainer.cluster.runtime import Runtime
 from trainer.config.schema.actor import ActorRolloutRefConfig
 from trainer.config.schema.rollout import RolloutConfig
 from trainer.config.schema.run import RayKwargsConfig, RunConfig, TrainerConfig
@@ -103,3 +108,18 @@ class Picky:
         if how == "user":
             raise UserError("actor_rollout_ref.model.path: no config.json")
         raise RuntimeError("out of luck")
+
+
+def spawn(
+    runtime: Runtime, worker: type, slots: Sequence[Slot], args: Sequence[tuple[Any, ...]], *, deadline_s: float
+) -> WorkerGroup:
+    """A group whose workers are made."""
+    group = WorkerGroup.open(runtime, worker, slots, args, deadline_s=deadline_s)
+    gather(runtime, [group.begin_build()], deadline_s, f"making {worker.__name__}")
+    return group
+
+
+def first(group: WorkerGroup, method: str, *args: Any, deadline_s: float, doing: str = "") -> Any:
+    """Call METHOD on rank 0 alone."""
+    call = group.begin(method, [args], ranks=[0])
+    return gather(group._runtime, [call], deadline_s, doing or f"{group.role}.{method}")[0][0]

@@ -151,6 +151,29 @@ def test_values_are_yaml_and_plus_signs_change_nothing() -> None:
     assert config.data.max_prompt_length == 512
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), ("resume_path", "/old")),
+        (("trainer.resume_mode=auto",), ("auto", None)),
+        (("trainer.resume_mode=disable",), ("disable", None)),
+        (("trainer.resume_mode=/new",), ("/new", None)),
+        (("~trainer.resume_from_path", "trainer.resume_mode=auto"), ("auto", None)),
+        (("trainer.resume_mode=resume_path",), ("resume_path", "/old")),
+        (("trainer.resume_from_path=/new",), ("resume_path", "/new")),
+        # Both by override: that they contradict each other is for the rules to say.
+        (("trainer.resume_from_path=/new", "trainer.resume_mode=auto"), ("auto", "/new")),
+    ],
+)
+def test_an_override_of_the_resume_mode_replaces_the_files_path_too(
+    overrides: tuple[str, ...], expected: tuple[str, str | None], tmp_path: Path
+) -> None:
+    """What every message says that names a way to go on or to start afresh, of a file that itself went on."""
+    source = write(tmp_path, MINIMAL + "trainer:\n  resume_mode: resume_path\n  resume_from_path: /old\n")
+    trainer = load(source, overrides).trainer
+    assert (trainer.resume_mode, trainer.resume_from_path) == expected
+
+
 def test_interpolations_see_defaults_and_overrides(tmp_path: Path) -> None:
     file = write(tmp_path, MINIMAL + "trainer:\n  experiment_name: a${trainer.seed}\n")
     assert load(file).trainer.default_local_dir == "runs/rltrain/a1"

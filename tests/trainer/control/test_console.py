@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ ORDINARY = {
     "critic/score/mean": 0.5,
     "val/reward/mean": 0.25,
     "actor/ppo_kl": 1.5e-3,
+    "actor/kl_loss": 2.5e-2,
+    "actor/reward_kl_penalty": -3.5e-2,
     "actor/entropy": 2.25,
     "actor/pg_loss": -0.125,
     "critic/vf_loss": 0.375,
@@ -42,7 +46,7 @@ def table(metrics: dict[str, float], work: WorkFiles, path: Path, *stages: str) 
     live = LiveConsole(console, work)
     live.on_run_start(run(path, total_steps=99_999))
     try:
-        for step in range(9_970, 10_000):
+        for step in range(99_970, 100_000):
             live.on_step_end(StepRecord(step, metrics))
         for stage in stages:
             live.stage(stage)
@@ -65,6 +69,8 @@ def test_the_table_names_every_number_that_a_user_looks_for(tmp_path: Path) -> N
         assert shown in text
     for fact in ("1,234 tokens/s", "gradient communication 0.11 s", "host 5.5 GiB", "GPU 61.5 GiB", "of it torch 33.5"):
         assert fact in text
+    assert "KL to the reference: 2.5e-02 in the loss · -3.5e-02 in the reward" in text
+    assert "99999  0.500" in text, "the last step's number is whole"
     for name, _ in STAGES.values():
         assert f"{name} 123.46" in text
 
@@ -75,7 +81,7 @@ def test_no_value_makes_the_table_wider_than_the_screen(value: float, tmp_path: 
     assert max(map(len, lines)) <= WIDTH
     assert sum(column.width + 1 for column in COLUMNS) - 1 <= WIDTH
     for column in COLUMNS:
-        assert len(column.cell(99999 if column.metric else 9999, {column.metric: value})) <= column.width
+        assert len(column.cell(1_000_000, {column.metric: value})) <= column.width
 
 
 def test_a_stage_shows_how_far_it_is(tmp_path: Path) -> None:
@@ -137,6 +143,25 @@ def test_a_stage_in_a_terminal_is_a_bar_with_counts() -> None:
     assert "8/8" in text.getvalue()
     assert "not said" not in text.getvalue()
     assert "a line" in text.getvalue()
+
+
+def test_a_run_outlives_its_reader(tmp_path: Path) -> None:
+    """`rltrain run … | head`, or a `tee` that was killed."""
+    code = (
+        "import sys\nfrom trainer.progress import Screen\nscreen = Screen()\nprint('here', flush=True)\n"
+        "sys.stdin.read()\nfor _ in range(3): screen.print('a line')\nopen(sys.argv[1], 'w').write('went on')"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "mark")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline() == b"here\n"
+        child.stdout.close()
+        child.stdin.close()
+        assert child.stderr.read() == b""
+        assert child.wait(60) == 0
+    assert (tmp_path / "mark").read_text() == "went on"
 
 
 def test_words_of_numbers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,15 @@ def test_an_evaluation_asks_for_nothing_that_only_training_reads(
     _, _, found, _ = evaluated(tmp_path / "run", monkeypatch, KeyError(), *gone, *resumed)
     assert found.data.train_files == found.data.val_files == (str(val),)
     assert (found.sft_warmup.steps, found.sft_warmup.files, found.trainer.resume_from_path) == (0, None, None)
+
+
+def test_an_evaluation_refuses_what_no_answers_can_show(tmp_path: Path) -> None:
+    directory = recorded(tmp_path / "run")
+    place = CheckpointStore(directory.checkpoints, None).save(3, {}, lambda _: None).path
+    with pytest.raises(UserError, match="--pass nan: must be a number"):
+        evaluate_checkpoint(place, (), 1, (1,), math.nan)
+    with pytest.raises(UserError, match=r"--k 4: an override of val_kwargs\.n leaves 2 answers a prompt"):
+        evaluate_checkpoint(place, ("actor_rollout_ref.rollout.val_kwargs.n=2",), 4, (1, 4), 1.0)
 
 
 def test_an_evaluation_of_another_toy_leaves_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,14 @@ from tests.trainer.failures.scene import Watched
 
 STEPS = 6
 STOP_AFTER = 3
+LLAMA = (
+    "~toy.model",
+    "toy.model={model_type: llama, hidden_size: 64, intermediate_size: 128, num_hidden_layers: 2, "
+    "num_attention_heads: 2, num_key_value_heads: 1, max_position_embeddings: 64, tie_word_embeddings: false}",
+)
 RICH = (
     *SMALL,
+    *LLAMA,
     "data.train_batch_size=32",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
     "actor_rollout_ref.actor.shuffle=true",

@@ -47,7 +47,7 @@ def test_port_of_the_training_ranks_is_taken() -> None:
         with pytest.raises(
             UserError, match=rf"could not meet the others at 127\.0\.0\.1:{port} .*in use.*port is free"
         ):
-            connect(RankInfo(0, 1, 0, "127.0.0.1", port, "cpu"), 5)
+            connect(RankInfo(0, 1, "127.0.0.1", port, "cpu"), 5)
 
 
 def test_what_the_engine_refuses_ends_with_its_diagnosis(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from tests.trainer.fsdp import scenes, two_ranks
 from tests.trainer.fsdp.configs import make_config
-from tests.trainer.fsdp.models import SHAPES, make_model
+from tests.trainer.fsdp.models import SHAPES, make_large, make_model, make_scorer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,8 +33,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def played(models: Path) -> list[dict[str, Any]]:
+def scorer(models: Path) -> Path:
+    """A reward model."""
+    return make_scorer(models)
+
+
+@pytest.fixture(scope="session")
+def played(models: Path, scorer: Path) -> list[dict[str, Any]]:
     """The results of the two-rank scenes, by rank."""
+    assert scorer.exists()
+    make_large(models)
     return two_ranks.play(models)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from trainer.toy.tokenizer import build_tokenizer
 
 VOCAB = 32
 
@@ -45,6 +48,33 @@ def make_model(directory: Path, shape: str) -> Path:
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
     model.save_pretrained(path)
+    return path
+
+
+def make_scorer(directory: Path) -> Path:
+    """A reward model under DIRECTORY, with its tokenizer."""
+    path = directory / "scorer"
+    tokenizer = build_tokenizer(VOCAB)
+    torch.manual_seed(1)
+    config = AutoConfig.for_model("qwen2", **ROPE, num_labels=1, pad_token_id=tokenizer.pad_token_id)
+    AutoModelForSequenceClassification.from_config(config, dtype=torch.float32).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def make_large(directory: Path) -> Path:
+    """A model of many layers under DIRECTORY, large enough (147 MB) to be seen among what else a process holds."""
+    path = directory / "large"
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 14, "tie_word_embeddings": True}
+    config = AutoConfig.for_model("llama", **{**ROPE, **sizes, "num_key_value_heads": 4})
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(path)
+    return path
+
+
+def without_weights(model: Path, directory: Path) -> Path:
+    """A copy of MODEL under DIRECTORY that lacks the files of its weights."""
+    path = directory / model.name
+    shutil.copytree(model, path, ignore=shutil.ignore_patterns("*.safetensors"))
     return path
 
 

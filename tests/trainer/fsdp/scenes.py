@@ -14,8 +14,10 @@ from trainer.config.schema import RunConfig
 from trainer.fsdp.rank import RankInfo
 from trainer.fsdp.split import actor_minis, critic_minis, shards
 from trainer.fsdp.worker import TrainWorker
+from trainer.rewards.model import conversation
 
 NUM_STEPS = 20
+CONVERSATIONS = [conversation([{"role": "user", "content": "12"}], digits) for digits in ("2", "21", "4321")]
 
 
 def free_port() -> int:
@@ -30,7 +32,7 @@ def worker(
     config: RunConfig, rank: int = 0, world_size: int = 1, port: int | None = None, device: str = "cpu"
 ) -> Iterator[TrainWorker]:
     """A rank that has met the others, and leaves them at the end."""
-    info = RankInfo(rank, world_size, rank, "127.0.0.1", port or free_port(), device)
+    info = RankInfo(rank, world_size, "127.0.0.1", port or free_port(), device)
     made = TrainWorker(config, info)
     try:
         made.setup(total_steps=NUM_STEPS)
@@ -76,6 +78,15 @@ class Run:
 def full(worker: TrainWorker) -> dict[str, Tensor]:
     """All of the actor's weights."""
     return {name: tensor.clone() for name, tensor in worker.full_weights()}
+
+
+def read_all(config: RunConfig, rank: int = 0, world_size: int = 1, port: int | None = None) -> dict[str, Tensor]:
+    """What all four models say of one and the same batch, on every rank; and the actor's weights."""
+    batch = random_batch(6, seed=8)
+    with worker(config, rank, world_size, port) as rank_worker:
+        scores, _ = rank_worker.reward_scores(CONVERSATIONS)
+        read = {**rank_worker.log_probs(batch), **rank_worker.ref_log_probs(batch), **rank_worker.values(batch)}
+        return {**read, "scores": torch.tensor(scores), **full(rank_worker)}
 
 
 def timeless(metrics: dict[str, float]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,20 @@ from trainer.fsdp.rank import RankInfo, connect, derive_seed, disconnect
 FLOAT32 = FsdpConfig(dtype="float32")
 
 
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one: loading is collective."""
+    connect(RankInfo(0, 1, "127.0.0.1", scenes.free_port(), "cpu"), timeout_s=10)
+    yield
+    disconnect()
+
+
 def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_path_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no config\.json there") as error:
         load_causal_lm(ModelConfig(path=str(tmp_path)), FLOAT32)
@@ -34,6 +44,7 @@ def test_a_path_without_a_model_is_refused(tmp_path: Path) -> None:
         load_causal_lm(ModelConfig(), FLOAT32)
 
 
+@pytest.mark.usefixtures("alone")
 def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "nosuchmodel"}')
     with pytest.raises(UserError, match="cannot read") as error:
@@ -41,6 +52,7 @@ def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
     assert "nosuchmodel" in one_line(error)
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("damage", ["missing file", "truncated file"])
 def test_weights_that_cannot_be_read_are_refused(models: Path, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "model"
@@ -55,6 +67,7 @@ def test_weights_that_cannot_be_read_are_refused(models: Path, tmp_path: Path, d
     one_line(error)
 
 
+@pytest.mark.usefixtures("alone")
 def test_weights_that_are_not_there_are_not_made_up(models: Path, tmp_path: Path) -> None:
     path = tmp_path / "model"
     shutil.copytree(models / "llama", path)
@@ -81,7 +94,7 @@ def test_a_key_of_the_models_config_can_be_replaced(models: Path) -> None:
 def test_ranks_that_do_not_meet_give_up_with_the_reason() -> None:
     port = scenes.free_port()
     with pytest.raises(UserError, match=f"127.0.0.1:{port} in 1 s") as error:
-        connect(RankInfo(0, 2, 0, "127.0.0.1", port, "cpu"), timeout_s=1)
+        connect(RankInfo(0, 2, "127.0.0.1", port, "cpu"), timeout_s=1)
     one_line(error)
 
 
@@ -89,7 +102,7 @@ def test_meeting_reads_and_writes_no_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("MASTER_PORT", "1")
     monkeypatch.setenv("RANK", "7")
     before = dict(os.environ)
-    mesh = connect(RankInfo(0, 1, 0, "127.0.0.1", scenes.free_port(), "cpu"), timeout_s=10)
+    mesh = connect(RankInfo(0, 1, "127.0.0.1", scenes.free_port(), "cpu"), timeout_s=10)
     assert mesh.size() == 1
     disconnect()
     disconnect()

@@ -20,7 +20,7 @@ from trainer.fsdp.split import actor_minis
 
 @pytest.fixture
 def group() -> Any:
-    connect(RankInfo(0, 1, 0, "127.0.0.1", scenes.free_port(), "cpu"), timeout_s=10)
+    connect(RankInfo(0, 1, "127.0.0.1", scenes.free_port(), "cpu"), timeout_s=10)
     yield
     disconnect()
 

@@ -121,25 +121,6 @@ def test_the_reference_stays_until_it_is_taken_anew(models: Path) -> None:
         assert not torch.equal(now, first)
 
 
-def test_a_role_comes_back_from_the_host_unchanged(models: Path, single: list[dict[str, float]]) -> None:
-    keys = {"fsdp_config": {"dtype": "float32", "param_offload": True, "optimizer_offload": True}}
-    config = make_config(models / "qwen2", actor=keys, critic=keys)
-    with scenes.worker(config) as worker:
-        run = scenes.Run(worker, config)
-        steps: list[dict[str, float]] = []
-        for step in range(2):
-            steps.append(run.step(step))
-            before = (worker.parameter_hash(), scenes.full(worker))
-            for role in ("actor", "critic"):
-                worker.offload(role)
-            assert worker.parameter_hash() == before[0]
-            for name, tensor in worker.full_weights():  # weights may be sent while the role is away
-                assert torch.equal(tensor, before[1][name])
-            for role in ("actor", "critic"):
-                worker.onload(role)
-    assert [scenes.timeless(step) for step in steps] == [scenes.timeless(step) for step in single[:2]]
-
-
 def test_supervised_steps_are_cross_entropy_and_learn(models: Path) -> None:
     config = make_config(models / "opt", sft_warmup={"steps": 30, "lr": 3e-3}, critic={"enable": False})
     rows = two_ranks.sft_rows()

@@ -9,16 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from torch import nn
 
 from tests.trainer.fsdp import scenes
 from tests.trainer.fsdp.configs import make_config
-from tests.trainer.fsdp.models import random_batch
+from tests.trainer.fsdp.models import random_batch, without_weights
+from trainer.config.schema import RunConfig
 from trainer.errors import UserError
+from trainer.fsdp.rank import RankInfo, connect, disconnect
 from trainer.fsdp.split import actor_minis
+from trainer.fsdp.spread import read_once, spread_parameters
 
 WORLD_SIZE = 2
 TIMEOUT_S = 100
+PLAIN = {"use_kl_loss": False}
+"""The actor alone."""
 Scene = Callable[[Path, int, int], Any]
 """(where the models lie, rank, a port) -> what the tests look at."""
 
@@ -124,6 +131,73 @@ def damaged(where: Path, rank: int, port: int) -> Any:
     return "loaded"
 
 
+READERS = {"qwen2": {"model_dtype": "bfloat16"}, "opt-projected": {"offload_policy": True}, "qwen2-window": {}}
+
+
+def reading(model: Path, scorer: Path, world_size: int = 1) -> RunConfig:
+    """All four roles, the actor as READERS has it."""
+    fsdp = {"fsdp_config": {"dtype": "float32", **READERS[model.name]}}
+    rewards = {"enable": True, "model": {"path": str(scorer)}}
+    return make_config(model, world_size=world_size, actor=fsdp, critic=fsdp, reward_model=rewards)
+
+
+def one_rank_reads(where: Path, rank: int, port: int) -> Any:
+    """Rank 1 has no files of weights."""
+    found: dict[str, Any] = {}
+    for number, shape in enumerate(READERS):
+        paths = [where / shape, where / "scorer"]
+        if rank == 1:
+            paths = [without_weights(path, where / f"bare{number}") for path in paths]
+        port = _agreed_port(where / f"port{number}", rank)
+        found[shape] = scenes.read_all(reading(*paths, WORLD_SIZE), rank, WORLD_SIZE, port)
+    return found
+
+
+def one_rank_is_refused(where: Path, rank: int, port: int) -> Any:
+    """Rank 0 cannot read: every rank says so."""
+    paths = [without_weights(where / shape, where / f"refused{rank}") for shape in ("qwen2", "scorer")]
+    found: list[str] = []
+    for number, bad in enumerate(([paths[0], where / "scorer"], [where / "qwen2", paths[1]])):
+        config = reading(*bad, WORLD_SIZE)
+        try:
+            with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / f"refused-port{number}", rank)):
+                found.append("loaded")
+        except UserError as error:
+            found.append(str(error))
+    return found
+
+
+def other_tensors(where: Path, rank: int, port: int) -> Any:
+    """Ranks whose models differ: in types, which are rank 0's to say, and in shapes."""
+    connect(RankInfo(rank, WORLD_SIZE, "127.0.0.1", port, "cpu"), timeout_s=30)
+    try:
+        same = read_once(lambda: nn.Linear(2, 2, dtype=torch.float64), lambda: nn.Linear(2, 2))
+        spread_parameters(same, torch.device("cpu"))
+        try:
+            read_once(lambda: nn.Linear(2, 2), lambda: nn.Linear(2, 3))
+        except UserError as error:
+            return {"weight": same.weight.detach(), "error": str(error)}
+    finally:
+        disconnect()
+    return "loaded"
+
+
+def memory(where: Path, rank: int, port: int) -> Any:
+    """By how much a rank's peak of memory grows as it loads, in bytes. The first scene: others leave higher peaks."""
+    peaks_kb: list[int] = []
+    for shape in ("llama", "large"):  # the small one for what libraries load at their first use
+        config = make_config(where / shape, world_size=WORLD_SIZE, actor=PLAIN, critic={"enable": False})
+        with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / f"memory-{shape}", rank)):
+            peaks_kb.append(_peak_kb())
+    return (peaks_kb[1] - peaks_kb[0]) * 1024
+
+
+def _peak_kb() -> int:
+    """This process's largest resident memory so far. (`getrusage` counts its parent's, too.)"""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
+
+
 def sft_rows() -> list[tuple[list[int], list[int]]]:
     """(input_ids, labels) of three rows; labels of prompts are -100."""
     batch = random_batch(3, seed=5)
@@ -137,7 +211,19 @@ def sft_rows() -> list[tuple[list[int], list[int]]]:
 
 SCENES: dict[str, Scene] = {
     scene.__name__: scene
-    for scene in (train_qwen2, train_opt_by_tokens, resume, one_rank_nan, one_row, supervised, damaged)
+    for scene in (
+        memory,
+        train_qwen2,
+        train_opt_by_tokens,
+        resume,
+        one_rank_nan,
+        one_row,
+        supervised,
+        damaged,
+        one_rank_reads,
+        one_rank_is_refused,
+        other_tensors,
+    )
 }
 
 
@@ -158,8 +244,11 @@ def play(where: Path) -> list[dict[str, Any]]:
     ports = [scenes.free_port() for _ in SCENES]
     context = multiprocessing.get_context("spawn")
     ranks = [context.Process(target=_play, args=(where, rank, ports)) for rank in range(WORLD_SIZE)]
-    for process in ranks:
-        process.start()
+    with pytest.MonkeyPatch.context() as environment:
+        # The system gets large tensors back when they are freed, not a heap full of holes: `memory` looks at it.
+        environment.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+        for process in ranks:
+            process.start()
     try:
         for process in ranks:
             process.join(TIMEOUT_S)

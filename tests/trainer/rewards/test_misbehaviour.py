@@ -65,6 +65,17 @@ def test_a_hang_is_killed_and_named(tmp_path: Path, body: str) -> None:
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.parametrize("kind", ["regex", "format"])
+def test_a_pattern_that_tries_for_ever_is_a_hang(kind: str) -> None:
+    """2^40 ways to split the text; the pattern is harmless where it matches."""
+    with RewardPool(run_config({"kind": kind, "pattern": "(a+)+b"}, timeout_s=0.5)) as pool:
+        with pytest.raises(UserError) as error:
+            pool.score(requests("ab", "a" * 40, "ab"))
+        words = f"reward rule '{kind}' took longer than reward_model.timeout_s = 0.5 s; sample 0-1/0 "
+        assert str(error.value).startswith(words)
+        assert [result.score for result in pool.score(requests("ab", "b"))] == [1.0, 0.0]
+
+
 def test_many_calls_may_take_longer_together_than_the_limit(tmp_path: Path) -> None:
     path = write(tmp_path, "time.sleep(0.1)\nreturn 1.0", "import time")
     with RewardPool(run_config(custom=path, timeout_s=0.5)) as pool:

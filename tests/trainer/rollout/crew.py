@@ -129,7 +129,7 @@ def start_crew(config: RunConfig, ranks: HostedGroup, engine: Hosted) -> Crew:
     engine.call("sleep")
     port, device = _free_port(), "cuda:0" if config.trainer.device == "cuda" else "cpu"
     for number, rank in enumerate(ranks.members):
-        rank.begin("__build__", config, RankInfo(number, len(ranks.members), number, "127.0.0.1", port, device))
+        rank.begin("__build__", config, RankInfo(number, len(ranks.members), "127.0.0.1", port, device))
     for rank in ranks.members:
         rank.finish()
     ranks.all("setup", 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -108,8 +109,23 @@ def test_a_prompt_without_room_is_refused(bench: Bench) -> None:
 
 
 def test_progress_reaches_the_end(bench: Bench) -> None:
+    bench.child.apply(note_progress)
     bench.child.generate(requests(7), PLAIN)
-    assert bench.child.progress() == (7, 7)
+    noted = bench.child.apply(noted_progress)
+    assert noted[0] == (0, 7)
+    assert noted[-1] == (7, 7)
+    assert noted == sorted(noted)
+
+
+def note_progress(worker: Any) -> None:
+    """From then on, keep what is noted."""
+    worker.noted = []
+    worker._note_progress = lambda done, total: worker.noted.append((done, total))
+
+
+def noted_progress(worker: Any) -> list[tuple[int, int]]:
+    """What was noted."""
+    return worker.noted
 
 
 def test_stale_weights_are_seen_and_a_sync_mends_them(bench: Bench) -> None:

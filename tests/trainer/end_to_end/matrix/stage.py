@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 from torch import Tensor
 
+from tests.trainer.cluster.workers import spawn
 from tests.trainer.end_to_end.matrix.workers import FragileEngine, ManyRuns
 from trainer.batch import Batch
 from trainer.callbacks import Callback, StepRecord
 from trainer.clock import Clock
 from trainer.cluster.calls import gather
-from trainer.cluster.groups import WorkerGroup
 from trainer.cluster.placement import plan
 from trainer.cluster.runtime import Runtime, connect
 from trainer.config import RunConfig, check, load, resolve
@@ -102,12 +102,12 @@ class Stage:
         placement = plan(config, runtime.nodes)
         # `become` gives each of them the port where they meet.
         infos = [
-            RankInfo(slot.rank, len(placement.train), slot.rank, "127.0.0.1", 0, "cpu") for slot in placement.train
+            RankInfo(slot.rank, len(placement.train), "127.0.0.1", 0, "cpu") for slot in placement.train
         ]
         args = [(config, info) for info in infos]
-        self._ranks = WorkerGroup.spawn(runtime, ManyRuns, placement.train, args, deadline_s=DEADLINE_S)
+        self._ranks = spawn(runtime, ManyRuns, placement.train, args, deadline_s=DEADLINE_S)
         engines = [(config, slot.rank) for slot in placement.rollout]
-        self._engines = WorkerGroup.spawn(runtime, FragileEngine, placement.rollout, engines, deadline_s=DEADLINE_S)
+        self._engines = spawn(runtime, FragileEngine, placement.rollout, engines, deadline_s=DEADLINE_S)
         gather(runtime, [self._engines.begin("start", [()] * len(engines))], DEADLINE_S, "loading the engine")
 
     def break_sync(self, fault: str) -> None:

@@ -1,0 +1,156 @@
+"""A role that waits is on the host, as far as its config says; one that works is on its device, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from tests.trainer.fsdp import scenes, two_ranks
+from tests.trainer.fsdp.configs import make_config
+from tests.trainer.fsdp.models import random_batch
+from trainer.fsdp.role import HOST, Role
+from trainer.fsdp.worker import TrainWorker
+
+DEVICE = "cpu:0"
+"""To torch the host itself, but another name than "cpu": who asks for which can be told apart."""
+
+
+class Places(TorchFunctionMode):
+    """Where each tensor was last sent to: what `Tensor.device` would say if DEVICE were memory of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: dict[int, tuple[Tensor, str]] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is Tensor.to and len(args) > 1 and isinstance(args[1], str | torch.device):
+            # The source too: `Module.to` puts what it gets into the parameter that was there.
+            self._sent |= {id(tensor): (tensor, str(args[1])) for tensor in (args[0], result)}
+        return result
+
+    def of(self, tensors: Iterator[Tensor] | list[Tensor]) -> set[str]:
+        """All places of TENSORS. What was never sent is where it was made: on its device."""
+        return {self._sent[id(tensor)][1] if id(tensor) in self._sent else DEVICE for tensor in tensors}
+
+
+def states(role: Role) -> list[Tensor]:
+    """What ROLE's optimizer keeps."""
+    kept = role.trainer().optimizer.state.values() if role.stepper else ()
+    return [tensor for state in kept for tensor in state.values()]
+
+
+def roles_of(worker: TrainWorker) -> dict[str, Role]:
+    return dict(worker._roles)  # pyright: ignore[reportPrivateUsage]
+
+
+def offloaded(models: Path, scorer: Path, **keys: bool) -> Any:
+    fsdp = {"fsdp_config": {"dtype": "float32", **keys}}
+    config = make_config(
+        models / "qwen2",
+        actor=fsdp,
+        critic=fsdp,
+        reward_model={"enable": True, "model": {"path": str(scorer)}, **fsdp},
+        sft_warmup={"steps": 1, "lr": 1e-3},
+    )
+    ref = config.actor_rollout_ref.ref
+    waiting = ref.model_copy(update={"fsdp_config": config.actor_rollout_ref.actor.fsdp_config})
+    section = config.actor_rollout_ref.model_copy(update={"ref": waiting})
+    return config.model_copy(update={"actor_rollout_ref": section})
+
+
+@pytest.mark.parametrize("params", [True, False], ids=["parameters away", "parameters stay"])
+@pytest.mark.parametrize("optimizer", [True, False], ids=["optimizer away", "optimizer stays"])
+def test_each_role_is_on_its_device_while_it_works_and_only_then(
+    models: Path, scorer: Path, tmp_path: Path, params: bool, optimizer: bool
+) -> None:
+    config = offloaded(models, scorer, param_offload=params, optimizer_offload=optimizer)
+    at_work: list[tuple[str, str, frozenset[str], frozenset[str]]] = []
+    with Places() as places, scenes.worker(config, device=DEVICE) as worker:
+        roles = roles_of(worker)
+
+        def waiting() -> None:
+            for role in roles.values():
+                assert places.of(role.model.parameters()) == {HOST if params else DEVICE}, role.name
+                assert places.of(states(role)) <= {HOST if optimizer else DEVICE}, role.name
+
+        def look(role: Role, doing: str) -> None:
+            where = frozenset(places.of(role.model.parameters())), frozenset(places.of(states(role)))
+            at_work.append((role.name, doing, *where))
+            for other in roles.values():
+                if other.name != role.name:
+                    assert not params or places.of(other.model.parameters()) == {HOST}, (role.name, other.name)
+
+        def watch(role: Role) -> None:
+            def pass_begins(model: nn.Module, _: Any) -> None:
+                look(role, "update" if model.training else "pass")
+
+            role.model.register_forward_pre_hook(pass_begins, prepend=True)  # before FSDP gathers
+
+        for role in roles.values():
+            watch(role)
+        run = scenes.Run(worker, config)
+        batch = random_batch(4, seed=1)
+        uses: list[Callable[[], Any]] = [
+            lambda: worker.sft_step(two_ranks.sft_rows()),
+            worker.end_sft,
+            lambda: run.step(0),
+            lambda: worker.recompute_log_probs({**batch, **worker.log_probs(batch)}),
+            lambda: worker.reward_scores(scenes.CONVERSATIONS),
+            lambda: worker.save(tmp_path / "train"),
+            lambda: worker.load(tmp_path / "train"),
+            lambda: run.step(1),
+            lambda: worker.export(tmp_path / "out"),
+            worker.parameter_hash,
+            lambda: scenes.full(worker),
+        ]
+        waiting()
+        for use in uses:
+            use()
+            waiting()
+    assert {(name, doing) for name, doing, *_ in at_work} == {
+        *((name, "pass") for name in ("actor", "ref", "critic", "reward_model")),
+        *((name, "update") for name in ("actor", "critic")),
+    }
+    assert {place for *_, parameters, _ in at_work for place in parameters} == {DEVICE}
+    updating = [where for _, doing, _, where in at_work if doing == "update" and where]
+    assert updating, "the second update finds what the first has left"
+    assert set(updating) == {frozenset({DEVICE})}
+
+
+def test_where_roles_wait_changes_nothing(models: Path, single: list[dict[str, float]]) -> None:
+    keys = {"fsdp_config": {"dtype": "float32", "param_offload": True, "optimizer_offload": True}}
+    config = make_config(models / "qwen2", actor=keys, critic=keys)
+    with scenes.worker(config) as worker:
+        steps = scenes.Run(worker, config).steps(0, 2)
+    assert [scenes.timeless(step) for step in steps] == [scenes.timeless(step) for step in single[:2]]
+
+
+def test_an_error_at_work_is_the_one_that_is_seen(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaving would touch a device that has just failed; the next use finds the role all the same."""
+    keys = {"fsdp_config": {"dtype": "float32", "param_offload": True, "optimizer_offload": True}}
+    config = make_config(models / "qwen2", actor=keys)
+    batch = random_batch(4, seed=1)
+    with scenes.worker(config) as worker:
+        role = roles_of(worker)["actor"]
+        before = worker.log_probs(batch)
+        with monkeypatch.context() as broken:
+            broken.setattr(Role, "leave", lambda _: pytest.fail("the device is touched again"))
+            hook = role.model.register_forward_hook(failing)
+            with pytest.raises(RuntimeError, match="the device has failed"):
+                worker.log_probs(batch)
+            hook.remove()
+        after = worker.log_probs(batch)
+    assert torch.equal(before["old_log_probs"], after["old_log_probs"])
+
+
+def failing(*_: Any) -> None:
+    raise RuntimeError("the device has failed")
