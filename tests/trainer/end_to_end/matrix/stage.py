@@ -101,9 +101,7 @@ class Stage:
         config = self._prepare(_config(place / "start"), place / "start").config
         placement = plan(config, runtime.nodes)
         # `become` gives each of them the port where they meet.
-        infos = [
-            RankInfo(slot.rank, len(placement.train), "127.0.0.1", 0, "cpu") for slot in placement.train
-        ]
+        infos = [RankInfo(slot.rank, len(placement.train), "127.0.0.1", 0, "cpu") for slot in placement.train]
         args = [(config, info) for info in infos]
         self._ranks = spawn(runtime, ManyRuns, placement.train, args, deadline_s=DEADLINE_S)
         engines = [(config, slot.rank) for slot in placement.rollout]
