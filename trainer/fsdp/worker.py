@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers.utils import logging as transformers_logging
 
 from trainer.config.schema import RunConfig
+from trainer.errors import UserError
 from trainer.fsdp import actor, critic, roles, sft, state, weights
 from trainer.fsdp.build import reshard
 from trainer.fsdp.export import export
@@ -217,9 +218,14 @@ class TrainWorker:
         """Go on from the checkpoint in DIRECTORY.
 
         Raises:
-            UserError: it is not whole, or of another model.
+            UserError: it is not whole, of another model, or without the reference that its warm-up had made.
         """
         found = state.saved_roles(Path(directory))
+        if "ref" in self._roles and "ref" not in found and self._config.sft_warmup.steps:
+            raise UserError(
+                f"checkpoint {directory} holds no reference, as its run measured no KL, and the model that its warm-up "
+                "had made is gone: take sft_warmup.steps=0 to measure KL from model.path, or train anew"
+            )
         self._reference_changed = "ref" in self._roles and "ref" in found
         state.load(Path(directory), self._saved_roles(self._reference_changed), self._config.trainer.seed)
 

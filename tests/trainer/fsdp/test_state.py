@@ -117,6 +117,19 @@ def test_a_checkpoint_without_a_critic_is_refused(config: RunConfig, models: Pat
         worker.load(tmp_path / "train")
 
 
+def test_a_reference_that_no_checkpoint_holds_is_not_made_up(models: Path, tmp_path: Path) -> None:
+    """The model's directory is no reference for a run that began with a warm-up; without one it is."""
+    warm = {"sft_warmup": {"steps": 1}, "critic": {"enable": False}}
+    without = make_config(models / "opt-projected", actor={"use_kl_loss": False}, **warm)
+    with scenes.worker(without) as worker:
+        worker.save(tmp_path / "train")
+    refused = pytest.raises(UserError, match=r"holds no reference.*take sft_warmup\.steps=0")
+    with scenes.worker(make_config(models / "opt-projected", **warm)) as worker, refused:
+        worker.load(tmp_path / "train")
+    with scenes.worker(make_config(models / "opt-projected", critic={"enable": False})) as worker:
+        worker.load(tmp_path / "train")
+
+
 def test_a_directory_that_cannot_be_written_is_a_user_error(config: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with scenes.worker(config) as worker, pytest.raises(UserError, match="cannot be written"):
