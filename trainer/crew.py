@@ -58,7 +58,6 @@ def start_crew(prepared: Inputs, runtime: Runtime, clock: Clock, stages: Stages,
     """
     config = prepared.config
     placement = plan(config, runtime.nodes)
-    runtime.require_shared_logs(slot.node for slot in (*placement.train, *placement.rollout))
     with stages.stage(f"starting {_names(placement)}"):
         group = WorkerGroup.open(
             runtime, TrainRank, placement.train, _train_args(config, placement, runtime), deadline_s=START_S
@@ -73,6 +72,7 @@ def start_crew(prepared: Inputs, runtime: Runtime, clock: Clock, stages: Stages,
             devices_of=group,
         )
         building.append(engine_group.begin_build())
+        runtime.require_shared_logs(slot.node for slot in (*placement.train, *placement.rollout))
         trainers = Trainers(group, config)
         engines = Engines(runtime, engine_group, trainers, config)
         # Ranks and engines import and load side by side: each goes on by itself as soon as it is made.

@@ -176,7 +176,9 @@ def resume_command(options: RunOptions) -> str:
     """The command that goes on from the last checkpoint."""
     replaced = ("trainer.resume_mode=", "trainer.resume_from_path=")
     kept = [override for override in options.overrides if not override.lstrip("+").startswith(replaced)]
-    return shlex.join(["rltrain", "run", options.source, *kept, "trainer.resume_mode=auto"])
+    waived = [word for check in options.ignore for word in ("--ignore", check)]
+    skipped = ["--skip-checks"] if options.skip_checks else []
+    return shlex.join(["rltrain", "run", options.source, *skipped, *waived, *kept, "trainer.resume_mode=auto"])
 
 
 def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:

@@ -29,6 +29,7 @@ from trainer.collect import Collector
 from trainer.config.schema import RunConfig
 from trainer.crew import Crew, start_crew
 from trainer.data.schema import Row
+from trainer.errors import UserError
 from trainer.evaluate import Evaluator, Validation
 from trainer.loop import Loop
 from trainer.position import Position
@@ -116,8 +117,11 @@ class Session:
     def _resume_or_warm_up(self, crew: Crew) -> dict[str, float]:
         checkpoint = self.position.checkpoint
         if checkpoint is not None:
-            with self.stages.stage(f"loading the checkpoint of step {checkpoint.step}"):
-                crew.trainers.load(checkpoint.path)
+            try:
+                with self.stages.stage(f"loading the checkpoint of step {checkpoint.step}"):
+                    crew.trainers.load(checkpoint.path)
+            except UserError as error:
+                raise UserError(f"{error}; trainer.resume_mode=disable starts afresh") from None
             crew.trainers.version = checkpoint.step
             return {}
         if not self.config.sft_warmup.steps:

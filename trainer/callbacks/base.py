@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +70,7 @@ class Callbacks(Callback):
             member.on_step_end(record)
 
     def on_run_end(self, outcome: str) -> None:
-        """Pass it on, in order."""
-        for member in self._members:
-            member.on_run_end(outcome)
+        """Pass it on, in order; to all of them, even if one raises (a full disk)."""
+        with ExitStack() as stack:
+            for member in reversed(self._members):
+                stack.callback(member.on_run_end, outcome)

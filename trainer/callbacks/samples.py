@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from trainer.batch import Batch
 from trainer.callbacks.base import Callback, RunInfo, StepRecord
+from trainer.run_dir import on_disk
 from trainer.tensors import floats, ints
 
 
@@ -28,14 +30,18 @@ class Samples(Callback):
         batch = record.batch
         if batch is None or self._frequency <= 0 or (record.step - 1) % self._frequency:
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
+        with on_disk(f"the samples of step {record.step} cannot be written to {self._directory}"):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._write(record.step, batch)
+
+    def _write(self, step: int, batch: Batch) -> None:
         scores = floats(batch["token_level_scores"].sum(-1))
         lengths = ints(batch["response_mask"].sum(-1))
         versions = ints(batch["policy_version"])
-        with (self._directory / f"step_{record.step}.jsonl").open("w", encoding="utf-8") as file:
+        with (self._directory / f"step_{step}.jsonl").open("w", encoding="utf-8") as file:
             for row, sample in enumerate(batch.samples[: self._number]):
                 entry = {
-                    "step": record.step,
+                    "step": step,
                     "uid": sample.uid,
                     "data_source": sample.data_source,
                     "prompt": sample.prompt_text,

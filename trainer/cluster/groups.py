@@ -108,7 +108,7 @@ class WorkerGroup:
         """End the process of RANK with all that it started, and start it anew in the same place.
 
         Raises:
-            UserError, RunFailure: as `spawn`.
+            UserError, RunFailure: as `open` and `build`.
         """
         self.ask_node(rank, "remember_family", self.pids[rank])
         ray.kill(self.actors[rank], no_restart=True)

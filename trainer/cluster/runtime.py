@@ -134,6 +134,7 @@ class Runtime:
 
         Raises:
             UserError: a node does not see what this one has written.
+            RunFailure: a node does not answer, or the disk is full.
         """
         away = {node.ray_id: node for node in nodes if node.ray_id != self.home.ray_id}
         if not away:
@@ -143,10 +144,13 @@ class Runtime:
             mark.write_text(self.id, encoding="utf-8")
         try:
             for node in away.values():
-                if self.ask_node(node, "reads", mark) != self.id:
+                seen = self.ask_node(node, "reads", mark)
+                if seen is None:
+                    raise RunFailure(f"node {node.name} ({node.address}) does not answer within {NODE_TIMEOUT_S:g} s")
+                if seen != self.id:
                     raise UserError(
-                        f"node {node.name} does not see {self.logs} of node {self.home.name}: set "
-                        "trainer.default_local_dir to a directory on a file system that all nodes share"
+                        f"node {node.name} does not see {self.logs} of node {self.home.name}: the run directory "
+                        "(trainer.default_local_dir) must lie on a file system that all nodes share"
                     )
         finally:
             mark.unlink(missing_ok=True)

@@ -73,7 +73,7 @@ def make_reward_model(config: RunConfig, info: RankInfo, mesh: DeviceMesh) -> tu
         return read_once(lambda: load_model(model, dtype), lambda: make_model(model, dtype))
 
     dtype = to_dtype(section.fsdp_config.model_dtype)
-    model = RewardModel(section, device="cpu", dtype=dtype, load=load, transform=sharded)
+    model = RewardModel(section, device=info.device, dtype=dtype, load=load, transform=sharded)
     return Role("reward_model", model.module, section.fsdp_config, info.device), model
 
 

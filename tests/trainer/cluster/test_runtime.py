@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -291,9 +292,11 @@ def test_a_joined_cluster_and_its_second_node(
 
 def _second_node(address: str, token: dict[str, str], hidden: Path) -> subprocess.Popen[bytes]:
     """A node with a file system of its own at HIDDEN."""
-    ray_command = f"{Path(sys.executable).with_name('ray')} start --address={address} --block --num-cpus=1"
+    words = [Path(sys.executable).with_name("ray"), "start", f"--address={address}", "--block", "--num-cpus=1"]
+    ray_command = shlex.join(map(str, words))
     as_root = ["--user", "--map-root-user"] if os.geteuid() else []
-    command = ["unshare", *as_root, "--mount", "sh", "-c", f"mount -t tmpfs none '{hidden}' && exec {ray_command}"]
+    script = f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec {ray_command}"
+    command = ["unshare", *as_root, "--mount", "sh", "-c", script]
     return subprocess.Popen(
         command, env=base_environ({**token, "RAY_USAGE_STATS_ENABLED": "0"}), stdout=subprocess.DEVNULL
     )

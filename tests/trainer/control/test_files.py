@@ -14,7 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.trainer.control.build import batch, run
-from trainer.callbacks import StepRecord
+from trainer.callbacks import Callback, Callbacks, StepRecord
 from trainer.callbacks.metrics_file import MetricsFile
 from trainer.callbacks.samples import Samples
 from trainer.callbacks.tensorboard import TensorBoard
@@ -149,3 +149,33 @@ def test_a_missing_wandb_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="pip install wandb") as error:
         require_wandb()
     assert "\n" not in str(error.value)
+
+
+class Ending(Callback):
+    """Notes its end, and raises then if it is to."""
+
+    def __init__(self, ended: list[str], name: str, error: Exception | None = None) -> None:
+        self._ended, self._name, self._error = ended, name, error
+
+    def on_run_end(self, outcome: str) -> None:
+        """Note NAME and OUTCOME."""
+        self._ended.append(f"{self._name} {outcome}")
+        if self._error is not None:
+            raise self._error
+
+
+def test_all_are_told_of_the_end_whatever_one_of_them_raises() -> None:
+    ended: list[str] = []
+    full = OSError(28, "No space left on device")
+    members = Callbacks([Ending(ended, "files"), Ending(ended, "curves", full), Ending(ended, "screen")])
+    with pytest.raises(OSError, match="No space left"):
+        members.on_run_end("failed")
+    assert ended == ["files failed", "curves failed", "screen failed"]
+
+
+def test_samples_on_a_full_disk_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "samples").write_text("in the way")
+    samples = Samples()
+    samples.on_run_start(run(tmp_path))
+    with pytest.raises(RunFailure, match=r"^the samples of step 1 cannot be written to .*/samples: File exists$"):
+        samples.on_step_end(StepRecord(1, {}, batch()))

@@ -24,6 +24,7 @@ from trainer.cluster import gpu_memory, timeline
 from trainer.errors import UserError
 from trainer.eval_command import evaluate_checkpoint, mean_and_interval, pass_at_k, summary
 from trainer.export_command import export_checkpoint
+from trainer.run import RunOptions, resume_command
 from trainer.run_dir import RunDir
 
 # The run directory and its record
@@ -281,3 +282,11 @@ def test_eval_and_export_refuse_what_they_cannot_use(tmp_path: Path) -> None:
     (lost / "controller.json").write_text("other")
     with pytest.raises(UserError, match=r"controller\.json has changed"):
         export_checkpoint(lost, tmp_path / "out")
+
+
+def test_the_command_to_go_on_has_all_that_the_run_was_given() -> None:
+    given = ("data.seed=3", "trainer.resume_mode=resume_path", "+trainer.resume_from_path=x")
+    options = RunOptions("my run.yaml", given, ignore=("ENV007", "GPU001"), skip_checks=True)
+    assert resume_command(options) == (
+        "rltrain run 'my run.yaml' --skip-checks --ignore ENV007 --ignore GPU001 data.seed=3 trainer.resume_mode=auto"
+    )
