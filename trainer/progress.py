@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
@@ -13,13 +16,42 @@ Done = Callable[[int], None]
 """Tells how many pieces of a stage are done."""
 
 
-class Screen(Console):
-    """Where a run is watched. Who watches may go (`| head`, a killed `tee`): the run goes on, and says no more."""
+def screen() -> Console:
+    """Where a run is watched."""
+    return Console(file=cast("IO[str]", _Patient(sys.stdout)), highlight=False, soft_wrap=True)
 
-    def on_broken_pipe(self) -> None:
-        """Be quiet from now on; rich would end the program, and with it hours of training."""
-        with suppress(SystemExit):
-            super().on_broken_pipe()
+
+class _Patient:
+    """A stream whose reader may go (`| head`, a lost connection): the run goes on, and says no more.
+
+    Rich would end the program, and with it hours of training.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write TEXT for whoever is there."""
+        with self._to_nobody_at_last():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what was written."""
+        with self._to_nobody_at_last():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _to_nobody_at_last(self) -> Generator[None]:
+        try:
+            yield
+        except OSError:
+            nobody = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nobody, self._stream.fileno())
+            os.close(nobody)
 
 
 class Stages:

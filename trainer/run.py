@@ -20,7 +20,7 @@ from trainer.config.resolve import chosen
 from trainer.diagnosis import diagnose, failure_words
 from trainer.errors import RunFailure, UserError
 from trainer.machine import this_machine
-from trainer.progress import Screen
+from trainer.progress import screen
 from trainer.run_dir import RunDir, on_disk, read_steps
 
 PREFLIGHT_TIMEOUT_S = 20.0
@@ -45,9 +45,11 @@ def run_training(options: RunOptions) -> int:
     Raises:
         UserError: CONFIG or the run directory cannot be used (exit code 2).
     """
-    # SIGTERM is to do what Ctrl-C does, from the first moment to the last.
+    # SIGTERM and, but for `nohup`, a lost terminal are to do what Ctrl-C does, from the first moment to the last.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    console = Screen(highlight=False, soft_wrap=True)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    console = screen()
     try:
         loaded = load_with_notes(options.source, options.overrides)
         config = resolve(loaded.config, this_machine())

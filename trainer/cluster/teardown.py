@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the run to stop in order, the second ends it at once."""
+"""Ctrl-C, SIGTERM, a lost terminal: the first asks the run to stop in order, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from typing import Any
 from trainer.cluster.waits import Say, Waits, silent
 
 EXIT_CODE = 130
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _signals() -> list[signal.Signals]:
+    """Those that end a run: a terminal that is lost, too, but under `nohup`."""
+    found = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    return [number for number in found if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 class Interrupted(Exception):
@@ -20,7 +25,7 @@ class Interrupted(Exception):
 
 
 class StopSignals(AbstractContextManager["StopSignals"]):
-    """Handles SIGINT and SIGTERM for the time of a block; for the main thread.
+    """Handles SIGINT, SIGTERM and SIGHUP for the time of a block; for the main thread.
 
     Args:
         waits: the waits to interrupt.
@@ -37,7 +42,7 @@ class StopSignals(AbstractContextManager["StopSignals"]):
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        self._before = {number: signal.signal(number, self._handle) for number in _signals()}
         return self
 
     def __exit__(
@@ -48,6 +53,8 @@ class StopSignals(AbstractContextManager["StopSignals"]):
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name
+        if self.requested and number == signal.SIGHUP:
+            return  # the kernel and the shell both tell of a lost terminal
         if self.requested:
             self._say(f"{name} again: ending at once")
             self._end_now()
@@ -60,13 +67,15 @@ class StopSignals(AbstractContextManager["StopSignals"]):
 
 @contextmanager
 def at_once_on_signals(end_now: Callable[[], None]) -> Generator[None]:
-    """In the block, while the run is already ending, SIGINT and SIGTERM end all at once."""
+    """In the block, while the run is already ending, SIGINT and SIGTERM end all at once; a lost terminal does not."""
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            return
         end_now()
         os._exit(EXIT_CODE)
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    before = {number: signal.signal(number, handle) for number in _signals()}
     try:
         yield
     finally:

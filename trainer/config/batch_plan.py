@@ -11,8 +11,8 @@ from trainer.config.schema import RunConfig
 class BatchPlan:
     """How the samples of one iteration reach the optimizer.
 
-    Where ranks do not divide a mini batch, it is filled with rows that have no response tokens and so add nothing to
-    the loss; where micro batches do not divide a rank's share, the last one is smaller.
+    Where ranks do not divide a mini batch, some get one sample more than others; where micro batches do not divide a
+    rank's share, the last one is smaller.
     """
 
     prompts_per_step: int
@@ -27,15 +27,14 @@ class BatchPlan:
     ppo_epochs: int
     optimizer_steps_per_iteration: int
     samples_per_rank_per_mini_batch: int
-    """Padding rows included."""
+    """Of the ranks that get most."""
     micro_batch_size: int | None
     """Samples in one forward and backward pass; None: micro batches are filled by tokens."""
     micro_batches_per_rank: int | None
-    """Per mini batch; None: it depends on the lengths of the samples."""
+    """Per mini batch, on every rank (a rank with fewer samples may idle in its last); None: it depends on the lengths
+    of the samples."""
     max_tokens_per_micro_batch: int | None
     """Where micro batches are filled by tokens."""
-    padding_rows: int
-    """In each mini batch, over all ranks."""
 
     @classmethod
     def of(cls, config: RunConfig) -> BatchPlan:
@@ -81,12 +80,10 @@ class BatchPlan:
             micro_batch_size=micro if by_samples else None,
             micro_batches_per_rank=micro_batches if by_samples else None,
             max_tokens_per_micro_batch=tokens,
-            padding_rows=per_rank * world_size - samples,
         )
 
     def lines(self) -> list[str]:
         """The arithmetic in words, one step a line."""
-        padding = f" ({_count(self.padding_rows, 'row')} of padding)" if self.padding_rows else ""
         return [
             f"train batch    {_count(self.prompts_per_step, 'prompt')} x {_count(self.n, 'sample')} each = "
             f"{_count(self.samples_per_step, 'sample')}: what one iteration generates and scores",
@@ -94,7 +91,7 @@ class BatchPlan:
             f"{_count(self.mini_batch_samples, 'sample')}, over all ranks: what one optimizer step learns from; "
             f"{self.num_mini_batches} in a train batch",
             f"per rank       {_count(self.mini_batch_samples, 'sample')} / {_count(self.world_size, 'rank')} = "
-            f"{_count(self.samples_per_rank_per_mini_batch, 'sample')} of each mini batch{padding}",
+            f"{self._dealt(self.samples_per_rank_per_mini_batch)} of each mini batch",
             self._micro_line(),
             f"optimizer      {_count(self.num_mini_batches, 'mini batch', 'mini batches')} x "
             f"{_count(self.ppo_epochs, 'epoch')} = {_count(self.optimizer_steps_per_iteration, 'step')} an iteration"
@@ -110,8 +107,13 @@ class BatchPlan:
         return (
             f"micro batch    {_count(self.micro_batch_size, 'sample')} on a rank: {teach}; "
             f"{_count(self.micro_batches_per_rank, 'pass', 'passes')} for each rank's share"
-            + (f", the last of {rest}" if rest and self.micro_batches_per_rank > 1 else "")
+            + (f", the last of {self._dealt(rest)}" if rest and self.micro_batches_per_rank > 1 else "")
         )
+
+    def _dealt(self, most: int) -> str:
+        """MOST samples on some ranks; one fewer on the others where ranks do not divide a mini batch."""
+        even = self.mini_batch_samples % self.world_size == 0
+        return _count(most, "sample") if even else f"{most} or {most - 1} samples"
 
 
 def _ceil(whole: int, part: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainer.config.batch_plan import BatchPlan
 from trainer.config.resolve import rollout_devices
 from trainer.config.schema import RunConfig
 
@@ -37,12 +36,6 @@ def _loss(config: RunConfig) -> Iterator[str]:
             yield "gspo clips the ratio of whole sequences: its paper uses clip_ratio_low=3e-4, clip_ratio_high=4e-4"
     if critic.enable and config.algorithm.adv_estimator != "gae":
         yield f"critic.enable=true trains a critic that adv_estimator={config.algorithm.adv_estimator} does not use"
-    plan = BatchPlan.of(config)
-    if plan.padding_rows:
-        yield (
-            f"mini batches of {plan.mini_batch_samples} samples do not divide by {plan.world_size} ranks: "
-            f"{plan.padding_rows} row{'s' * (plan.padding_rows > 1)} of padding in each"
-        )
 
 
 def _sampling(config: RunConfig) -> Iterator[str]:

@@ -11,25 +11,42 @@ from trainer.data.schema import Row
 Scorer = Callable[[Sequence[str], Sequence[Row]], Sequence[float]]
 """Rewards of answers, one for each row."""
 
-NUM_COMMON_ANSWERS = 8
+# They bound what is scored, once a run, to 8 x 256 answers: a reward function may take seconds for each.
+MAX_CANDIDATES = 8
+MAX_COMPOSED = 4
+"""Of the candidates; the others are ground truths."""
+MAX_COMPOSED_LENGTH = 64
+"""Characters: rewards that count right positions are for short answers."""
+MAX_ROWS = 256
 
 
 def best_constant_answer(rows: Sequence[Row], score: Scorer) -> tuple[str, float]:
     """The best answer found that is the same for all ROWS, and its mean reward.
 
-    Tried are the commonest ground truths and, for each length, the string of the commonest character of each position:
-    the latter is the best there is for a reward that counts right positions.
+    At most MAX_CANDIDATES are tried: for each of the commonest lengths the string of the commonest character of each
+    position (the best there is for a reward that counts right positions), and the commonest ground truths. Of more
+    than MAX_ROWS rows, MAX_ROWS are scored, always the same ones: the mean is then an estimate.
     """
     truths = [str(row.ground_truth) for row in rows]
-    candidates = [truth for truth, _ in Counter(truths).most_common(NUM_COMMON_ANSWERS)]
-    longest = "".join(
-        Counter(truth[i] for truth in truths if len(truth) > i).most_common(1)[0][0]
-        for i in range(max(len(truth) for truth in truths))
-    )
-    candidates += [longest[:length] for length in sorted({len(truth) for truth in truths})]
-    means = {answer: sum(score([answer] * len(rows), rows)) / len(rows) for answer in dict.fromkeys(candidates)}
+    composed = _composed(truths)
+    common = [truth for truth, _ in Counter(truths).most_common(MAX_CANDIDATES - len(composed))]
+    scored = rows if len(rows) <= MAX_ROWS else random.Random("best constant").sample(rows, MAX_ROWS)
+    means = {
+        answer: sum(score([answer] * len(scored), scored)) / len(scored)
+        for answer in dict.fromkeys([*common, *composed])
+    }
     best = max(means, key=lambda answer: means[answer])
     return best, means[best]
+
+
+def _composed(truths: Sequence[str]) -> list[str]:
+    lengths = Counter(len(truth) for truth in truths if len(truth) <= MAX_COMPOSED_LENGTH)
+    common = sorted(length for length, _ in lengths.most_common(MAX_COMPOSED))
+    longest = "".join(
+        Counter(truth[i] for truth in truths if len(truth) > i).most_common(1)[0][0]
+        for i in range(max(common, default=0))
+    )
+    return [longest[:length] for length in common]
 
 
 def shuffled_pairing(num_rows: int, seed: int) -> list[int]:

@@ -18,7 +18,7 @@ from typing import Any
 from trainer.errors import UserError
 
 
-class _TookTooLong(BaseException):
+class TookTooLong(BaseException):
     """Not an Exception: math-verify and sympy swallow those."""
 
 
@@ -49,9 +49,9 @@ class MathRule:
         """
         gold = self._gold(truth)
         try:
-            with _limit(self._limit_s):
+            with time_limit(self._limit_s):
                 return float(self._compare(gold, solution)), {}
-        except _TookTooLong:
+        except TookTooLong:
             return 0.0, {"timed_out": 1.0}
 
     def _parse(self, text: str) -> Any:
@@ -63,9 +63,9 @@ class MathRule:
     def _parse_gold(self, truth: str) -> Any:
         text = truth if "\\boxed" in truth or "$" in truth else f"\\boxed{{{truth}}}"
         try:
-            with _limit(self._limit_s):
+            with time_limit(self._limit_s):
                 gold = self._parse(text)
-        except _TookTooLong:
+        except TookTooLong:
             raise ValueError(f"its ground_truth took longer than {self._limit_s:g} s to read") from None
         if not gold:
             raise ValueError("its ground_truth holds no mathematical expression")
@@ -73,12 +73,15 @@ class MathRule:
 
 
 @contextmanager
-def _limit(seconds: float) -> Generator[None, None, None]:
+def time_limit(seconds: float) -> Generator[None, None, None]:
+    """Raises TookTooLong in what runs longer, main thread only."""
+
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise _TookTooLong
+        raise TookTooLong
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again and again: Python drops what is raised in a finalizer or while it collects garbage.
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         yield
     finally:

@@ -17,7 +17,8 @@ Rule = Callable[[str, str, RuleSpec], float]
 
 # The final answer of a GSM8K solution stands behind four hashes (Cobbe et al. 2021, arXiv:2110.14168, section 2).
 GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
-NUMBER = re.compile(r"-?[0-9.,]*[0-9][0-9.,]*")
+# A number, or full stops and commas alone: asking for a digit here would read a long run of these once for each.
+NUMBER = re.compile(r"-?[0-9.,]+")
 
 
 def exact(solution: str, truth: str, _rule: RuleSpec) -> float:
@@ -106,5 +107,6 @@ def _hashed(text: str) -> str | None:
 
 def _last_number(text: str) -> str | None:
     found: list[str] = NUMBER.findall(text)
+    number = next((run for run in reversed(found) if run.strip("-.,")), None)
     # A full stop or comma that ends a sentence is no part of the number.
-    return _plain(found[-1].rstrip(".,")) if found else None
+    return None if number is None else _plain(number.rstrip(".,"))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.config import SMALL
 from trainer.config import BatchPlan, Machine, RunConfig, load, resolve
+from trainer.fsdp.split import deal
 
 BASE = load(SMALL)
 
@@ -41,8 +42,11 @@ def test_every_sample_is_counted_once(
 ) -> None:
     plan = BatchPlan.of(config(minis * mini, n, mini, world, micro, epochs))
     assert plan.samples_per_step == plan.num_mini_batches * plan.mini_batch_samples
-    assert plan.samples_per_rank_per_mini_batch * world == plan.mini_batch_samples + plan.padding_rows
-    assert 0 <= plan.padding_rows < world
+    dealt = [len(rank) for rank in deal([1] * plan.mini_batch_samples, world, balance=True)]
+    assert sum(dealt) == plan.mini_batch_samples
+    assert max(dealt) == plan.samples_per_rank_per_mini_batch
+    said = "or".join(f" {size} " for size in sorted(set(dealt), reverse=True))
+    assert f"={said}sample" in plan.lines()[2]
     assert plan.optimizer_steps_per_iteration == minis * epochs
     assert plan.micro_batch_size is not None
     assert plan.micro_batches_per_rank is not None
@@ -57,9 +61,9 @@ def test_the_words() -> None:
         "train batch    64 prompts x 8 samples each = 512 samples: what one iteration generates and scores",
         "mini batch     32 prompts x 8 = 256 samples, over all ranks: what one optimizer step learns from; 2 in a "
         "train batch",
-        "per rank       256 samples / 3 ranks = 86 samples of each mini batch (2 rows of padding)",
+        "per rank       256 samples / 3 ranks = 86 or 85 samples of each mini batch",
         "micro batch    20 samples on a rank: what one forward and backward pass holds; it sets memory, not the "
-        "result; 5 passes for each rank's share, the last of 6",
+        "result; 5 passes for each rank's share, the last of 6 or 5 samples",
         "optimizer      2 mini batches x 2 epochs = 4 steps an iteration; after the first, samples are off-policy",
     ]
 

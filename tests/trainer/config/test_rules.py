@@ -190,7 +190,6 @@ NOTED: list[tuple[Machine, tuple[str, ...], str]] = [
         ("algorithm.adv_estimator=grpo", "critic.enable=true"),
         "trains a critic that adv_estimator=grpo does not use",
     ),
-    (CPU, ("trainer.num_cpu_ranks=3",), "2 rows of padding in each"),
     (CPU, (f"{R}top_p=0.9",), "cut the engine's distribution"),
     (CPU, (f"{R}val_kwargs.temperature=0.5",), "validation is greedy"),
     (CPU, (f"{R}engine_kwargs.sglang.x=1",), "engine_kwargs.sglang has no effect with name=vllm"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_a_stage_in_a_terminal_is_a_bar_with_counts() -> None:
 def test_a_run_outlives_its_reader(tmp_path: Path) -> None:
     """`rltrain run … | head`, or a `tee` that was killed."""
     code = (
-        "import sys\nfrom trainer.progress import Screen\nscreen = Screen()\nprint('here', flush=True)\n"
+        "import sys\nfrom trainer.progress import screen\nscreen = screen()\nprint('here', flush=True)\n"
         "sys.stdin.read()\nfor _ in range(3): screen.print('a line')\nopen(sys.argv[1], 'w').write('went on')"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "mark")]
@@ -158,6 +159,27 @@ def test_a_run_outlives_its_reader(tmp_path: Path) -> None:
         assert child.stderr is not None
         assert child.stdout.readline() == b"here\n"
         child.stdout.close()
+        child.stdin.close()
+        assert child.stderr.read() == b""
+        assert child.wait(60) == 0
+    assert (tmp_path / "mark").read_text() == "went on"
+
+
+def test_a_run_outlives_its_terminal(tmp_path: Path) -> None:
+    """A connection that was lost: every write is an I/O error from then on."""
+    code = (
+        "import sys, os, signal\nfrom trainer.progress import screen\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "screen = screen()\nassert screen.is_terminal\nscreen.print('here')\n"
+        "sys.stdin.read()\nfor _ in range(3): screen.print('a line')\nopen(sys.argv[1], 'w').write('went on')"
+    )
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-c", code, str(tmp_path / "mark")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=theirs, stderr=subprocess.PIPE) as child:
+        os.close(theirs)
+        assert child.stdin is not None
+        assert child.stderr is not None
+        assert b"here" in os.read(ours, 100)
+        os.close(ours)
         child.stdin.close()
         assert child.stderr.read() == b""
         assert child.wait(60) == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.data.build import jsonl, numbered, row, tokenizer
 from trainer.config.schema import DataConfig
-from trainer.data.baselines import best_constant_answer, shuffled_pairing
+from trainer.data.baselines import MAX_CANDIDATES, MAX_ROWS, best_constant_answer, shuffled_pairing
 from trainer.data.dataset import Dataset, build_dataset
 from trainer.data.loader import PromptLoader, to_prompt_batch
 from trainer.data.schema import Row
@@ -164,6 +164,32 @@ def test_best_constant_answer() -> None:
         truths("7", "55", "55", "8"), lambda a, rows: [float(x == r.ground_truth) for x, r in zip(a, rows, strict=True)]
     )
     assert exact == ("55", 0.5)
+
+
+@pytest.mark.parametrize("longest", [40, 900])
+def test_best_constant_answer_is_found_with_few_rewards(longest: int) -> None:
+    rows = truths(*(f"{i:04d}" + "x" * (i % longest) for i in range(1000)))
+    scored: list[tuple[str, int]] = []
+
+    def all_right(answers: Any, rows: Any) -> list[float]:
+        scored.extend(zip(answers, (row.index for row in rows), strict=True))
+        return [1.0] * len(answers)
+
+    assert best_constant_answer(rows, all_right)[1] == 1.0
+    assert 0 < len(scored) <= MAX_CANDIDATES * MAX_ROWS < len(rows) * 4
+    assert len({index for _, index in scored}) == MAX_ROWS, "each answer is scored on the same rows"
+    before = list(scored)
+    scored.clear()
+    best_constant_answer(rows, all_right)
+    assert scored == before
+
+
+def test_best_constant_answer_of_long_truths_is_the_commonest() -> None:
+    rows = truths(*("x" * (100 + i) for i in range(30)), *["y" * 5000] * 3)
+    exact = best_constant_answer(
+        rows, lambda a, rows: [float(x == r.ground_truth) for x, r in zip(a, rows, strict=True)]
+    )
+    assert exact == ("y" * 5000, pytest.approx(3 / 33))
 
 
 @given(size=st.integers(2, 60), seed=st.integers(0, 5))

@@ -99,6 +99,11 @@ class Watched(Started):
         """SIGTERM to the controller alone, as a batch system sends it."""
         self._process.terminate()
 
+    def hang_up(self) -> None:
+        """SIGHUP to the controller twice, as the kernel and the shell send it when a terminal is lost."""
+        for _ in range(2):
+            self._process.send_signal(signal.SIGHUP)
+
     def said(self, words: str) -> bool:
         """Whether the command has printed WORDS."""
         return any(words in text for text in self._texts())

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while Ray starts, while the engine generates, while the actor learns."""
+"""Ctrl-C, a lost terminal and SIGTERM: while Ray starts, while the engine generates, while the actor learns."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def in_generation(directory: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def in_start_up(directory: Path, in_generation: Run) -> Run:
-    """Gone on with, and SIGTERM while its workers are made."""
+    """Gone on with, and the terminal lost while its workers are made."""
     run = Watched(directory, *arguments(directory, *LONG))
     run.wait_until(lambda: run.said("starting Ray: "), "Ray")
     run.wait_until(lambda: len(run.pids("rollout-0")) == 2, "the engine's process")
-    run.terminate()
+    run.hang_up()
     return run.finish()
 
 
@@ -75,7 +75,7 @@ def test_ctrl_c_in_generation_drops_the_step(in_generation: Run) -> None:
     assert in_generation.record["outcome"] == "interrupted"
 
 
-def test_sigterm_in_start_up_leaves_everything_as_it_was(directory: Path, in_start_up: Run) -> None:
+def test_a_lost_terminal_in_start_up_leaves_everything_as_it_was(directory: Path, in_start_up: Run) -> None:
     assert in_start_up.code == 130
     assert in_start_up.err == ""
     assert "Saved up to step 1" in in_start_up.out.splitlines()[-1]

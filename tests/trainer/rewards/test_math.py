@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trainer.rewards.math_reward import MathRule
+from trainer.rewards.math_reward import MathRule, TookTooLong, time_limit
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,31 @@ def test_an_expression_that_takes_too_long_is_wrong_and_counted() -> None:
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.parametrize("unit", ["\\[", "$ ", "1 "])
+def test_what_a_model_repeats_without_end_is_cut_off(unit: str) -> None:
+    """The library's own patterns read such a text once for each of its places."""
+    rule = MathRule(limit_s=0.3)
+    started = time.monotonic()
+    assert rule.score(unit * 50_000, "72") == (0.0, {"timed_out": 1.0})
+    assert time.monotonic() - started < 10
+
+
 def test_a_ground_truth_without_an_expression_is_an_error(rule: MathRule) -> None:
     with pytest.raises(ValueError, match="no mathematical expression"):
         rule.score("5", "$ $")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_limit_holds_though_its_first_alarm_is_lost() -> None:
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(3)  # The alarm ends it; what is raised here is dropped.
+
+    def lose_one_alarm() -> None:
+        Slow()
+        time.sleep(3)
+
+    started = time.monotonic()
+    with pytest.raises(TookTooLong), time_limit(0.2):
+        lose_one_alarm()
+    assert time.monotonic() - started < 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,6 +78,25 @@ def test_digits_needs_an_answer() -> None:
 def test_gsm8k(solution: str, truth: str, strict: float, flexible: float) -> None:
     assert worth("gsm8k", solution, truth) == strict
     assert worth("gsm8k", solution, truth, method="flexible") == flexible
+
+
+@given(st.text("07.,-a", max_size=14))
+@settings(max_examples=300, deadline=None)
+def test_the_last_number_is_the_last_that_holds_a_digit(solution: str) -> None:
+    numbers = re.findall(r"-?[0-9.,]*[0-9][0-9.,]*", solution)
+    for truth in {"0", "7", "-7", *(number.rstrip(".,").replace(",", "") for number in numbers)}:
+        right = bool(numbers) and numbers[-1].rstrip(".,").replace(",", "") == truth
+        assert worth("gsm8k", solution, truth, method="flexible") == right
+
+
+@pytest.mark.parametrize("kind", ["exact", "digits", "gsm8k"])
+@pytest.mark.parametrize("unit", [".", ",", "-", "1,", "-.", "#### -", "#### .", " "])
+def test_what_a_model_repeats_without_end_is_scored_at_once(kind: str, unit: str) -> None:
+    solution = unit * (100_000 // len(unit))
+    started = time.monotonic()
+    for method in ("strict", "flexible"):
+        assert worth(kind, solution, "72", method=method) == 0.0
+    assert time.monotonic() - started < 2
 
 
 THINK = r"<think>.*</think>\s*<answer>.*</answer>"
