@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.console import Console
-
 from trainer.clock import Clock
 from trainer.cluster.runtime import connect
 from trainer.cluster.teardown import EXIT_CODE, Interrupted, StopSignals
@@ -22,10 +20,10 @@ from trainer.crew import start_crew
 from trainer.diagnosis import diagnose, failure_words
 from trainer.errors import UserError
 from trainer.evaluate import Evaluator
-from trainer.from_run import config_of, run_of
+from trainer.from_run import actor_alone, config_of, refuse_hidden, run_of
 from trainer.machine import this_machine
 from trainer.prepare import prepare_validation, replaced
-from trainer.progress import Stages
+from trainer.progress import Stages, screen
 from trainer.rewards.pool import RewardPool
 from trainer.roles import RewardModelRole
 from trainer.run_dir import RunDir
@@ -58,6 +56,7 @@ def evaluate_checkpoint(checkpoint: Path, overrides: Sequence[str], n: int, ks: 
     begin = time.time()
     with tempfile.TemporaryDirectory() as scratch:
         config = _validation_only(resolve(config_for(directory, overrides, n, Path(scratch)), this_machine()))
+        refuse_hidden(config, directory)
         check(config)
         if max(ks) > (answers := config.actor_rollout_ref.rollout.val_kwargs.n):
             raise UserError(f"--k {max(ks)}: an override of val_kwargs.n leaves {answers} answers a prompt")
@@ -97,10 +96,10 @@ def _validation_only(config: RunConfig) -> RunConfig:
     """CONFIG without what only training reads: it may be gone by now."""
     data, trainer, warmup = config.data, config.trainer, config.sft_warmup
     return replaced(
-        config,
+        actor_alone(config),
         data=replaced(data, train_files=data.val_files or data.train_files),
         sft_warmup=replaced(warmup, steps=0, files=None),
-        trainer=replaced(trainer, resume_mode="disable", resume_from_path=None),
+        trainer=replaced(trainer, resume_mode="disable", resume_from_path=None, critic_warmup=0, wandb_proxy=None),
     )
 
 
@@ -121,7 +120,7 @@ def _failed(message: str, code: int) -> int:
 
 def _rewards(config: RunConfig, directory: RunDir, checkpoint: Path, logs: Path) -> list[list[float]]:
     """Rewards of each prompt's answers."""
-    stages, clock = Stages(Console(highlight=False, soft_wrap=True)), Clock()
+    stages, clock = Stages(screen()), Clock()
     prepared = prepare_validation(config, directory, stages.say)
     config = prepared.config
     with ExitStack() as stack:
@@ -130,7 +129,7 @@ def _rewards(config: RunConfig, directory: RunDir, checkpoint: Path, logs: Path)
         runtime = stack.enter_context(connect(config, logs, stages.say, stages.still))
         stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
         crew = start_crew(prepared, runtime, clock, stages, 1)
-        crew.trainers.load(checkpoint)
+        crew.trainers.load_actor(checkpoint)
         role = RewardModelRole(crew.trainers, config, clock) if config.reward_model.enable else None
         scorer = Scorer(config, pool, role.scores if role else None, clock)
         with stages.stage("answering"):

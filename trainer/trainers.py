@@ -71,6 +71,10 @@ class Trainers:
         """Read the ranks' part of a checkpoint."""
         self.call("load", str(directory), doing="loading the checkpoint")
 
+    def load_actor(self, directory: Path) -> None:
+        """Read the actor's weights of a checkpoint, to answer with: nothing trains after."""
+        self.call("load_actor", str(directory), doing="loading the actor's weights")
+
     def shutdown(self) -> None:
         """End the process groups in order."""
         self.call("shutdown", doing="ending the process groups")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from trainer.callbacks.base import Callback, RunInfo, StepRecord
 from trainer.errors import UserError
+from trainer.redaction import redacted, redacted_command
 
 
 def require_wandb() -> Any:
@@ -23,8 +27,19 @@ def require_wandb() -> Any:
         ) from None
 
 
+@contextmanager
+def _redacted_argv() -> Generator[None]:
+    """wandb records `sys.argv` as well."""
+    typed = sys.argv
+    sys.argv = redacted_command(typed)
+    try:
+        yield
+    finally:
+        sys.argv = typed
+
+
 class Wandb(Callback):
-    """Sends every metric to wandb; `trainer.wandb_proxy` is a proxy for wandb alone."""
+    """Sends every metric to wandb, and the config without secrets; `trainer.wandb_proxy` is a proxy for it alone."""
 
     def __init__(self) -> None:
         self._run: Any = None
@@ -41,16 +56,17 @@ class Wandb(Callback):
         if trainer.wandb_proxy:
             settings = {"http_proxy": trainer.wandb_proxy, "https_proxy": trainer.wandb_proxy}
         try:
-            self._run = wandb.init(
-                project=trainer.project_name,
-                name=trainer.experiment_name,
-                dir=str(run.directory.path),
-                config=run.config.model_dump(mode="json"),
-                settings=wandb.Settings(**settings),
-            )
+            with _redacted_argv():
+                self._run = wandb.init(
+                    project=trainer.project_name,
+                    name=trainer.experiment_name,
+                    dir=str(run.directory.path),
+                    config=redacted(run.config.model_dump(mode="json")),
+                    settings=wandb.Settings(**settings),
+                )
         except wandb.errors.Error as error:
             raise UserError(
-                f"wandb cannot start: {error}; set WANDB_MODE=offline, or trainer.wandb_proxy=URL"
+                f"wandb cannot start: {redacted(str(error))}; set WANDB_MODE=offline, or trainer.wandb_proxy=URL"
             ) from None
 
     def on_step_end(self, record: StepRecord) -> None:

@@ -68,16 +68,26 @@ def load(directory: Path, roles: Sequence[Role], seed: int) -> None:
     document = _read_facts(directory)
     facts: Mapping[str, Any] = document["roles"]
     for role in roles:
-        if role.name not in facts:
-            raise UserError(
-                f"checkpoint {directory} has no {role.name} (it has {', '.join(facts)}): the config has changed"
-            )
+        _expect(role, facts, directory)
         _load_role(directory / role.name, role, facts[role.name])
     if document["world_size"] == dist.get_world_size():
         set_rng_state(torch.load(directory / f"rng_{dist.get_rank():05d}.pt", weights_only=True))
     else:
         steps = sum(each["num_steps"] for each in facts.values())
         seed_everything(derive_seed(seed, "resumed", steps, dist.get_rank()))
+
+
+def load_weights(directory: Path, role: Role) -> None:
+    """Put ROLE's parameters where DIRECTORY left them, and nothing of what trains it (collective).
+
+    Not for training: two thirds of what `load` reads and holds of a role is the optimizer's.
+
+    Raises:
+        UserError: as `load`.
+    """
+    _expect(role, _read_facts(directory)["roles"], directory)
+    _read(directory / role.name, _weights(role))
+    role.leave()
 
 
 def saved_roles(directory: Path) -> set[str]:
@@ -87,6 +97,13 @@ def saved_roles(directory: Path) -> set[str]:
         UserError: the checkpoint is not complete.
     """
     return set(_read_facts(directory)["roles"])
+
+
+def _expect(role: Role, facts: Mapping[str, Any], directory: Path) -> None:
+    if role.name not in facts:
+        raise UserError(
+            f"checkpoint {directory} has no {role.name} (it has {', '.join(facts)}): the config has changed"
+        )
 
 
 def _write_facts(directory: Path, roles: Mapping[str, Any]) -> None:
@@ -129,13 +146,18 @@ def _facts(role: Role) -> dict[str, Any]:
 
 def _tensors(role: Role) -> dict[str, Any]:
     """What DCP writes: `model` by name, and `optimizer` by parameter and then kind. Shares memory with ROLE."""
-    reshard(role.model)
-    tensors: dict[str, Any] = {"model": {name: tensor.detach() for name, tensor in named_weights(role.model)}}
+    tensors = _weights(role)
     if role.stepper is not None and role.stepper.optimizer.state:
         states = cast("dict[nn.Parameter, dict[str, Tensor]]", role.stepper.optimizer.state)
         names = {parameter: name for name, parameter in role.model.named_parameters()}
         tensors["optimizer"] = {names[parameter]: dict(state) for parameter, state in states.items()}
     return tensors
+
+
+def _weights(role: Role) -> dict[str, Any]:
+    """The part `model` of `_tensors`."""
+    reshard(role.model)
+    return {"model": {name: tensor.detach() for name, tensor in named_weights(role.model)}}
 
 
 def _load_role(directory: Path, role: Role, facts: Mapping[str, Any]) -> None:
@@ -145,11 +167,16 @@ def _load_role(directory: Path, role: Role, facts: Mapping[str, Any]) -> None:
         if facts["optimizer"]:
             _make_optimizer_state(role)
         stepper.num_steps, stepper.num_skipped = facts["num_steps"], facts["num_skipped"]
+    _read(directory, _tensors(role))
+    role.leave()
+
+
+def _read(directory: Path, tensors: dict[str, Any]) -> None:
+    """Fill TENSORS from DIRECTORY, which may hold more (collective)."""
     try:
-        dcp_load(_tensors(role), checkpoint_id=directory)
+        dcp_load(tensors, checkpoint_id=directory)
     except CheckpointException as error:
         raise UserError(f"checkpoint {directory} does not fit this model, or is not whole: {_first(error)}") from error
-    role.leave()
 
 
 def _make_optimizer_state(role: Role) -> None:

@@ -229,6 +229,14 @@ class TrainWorker:
         self._reference_changed = "ref" in self._roles and "ref" in found
         state.load(Path(directory), self._saved_roles(self._reference_changed), self._config.trainer.seed)
 
+    def load_actor(self, directory: str | Path) -> None:
+        """Take the actor's weights from the checkpoint in DIRECTORY, to answer with or to export: nothing trains after.
+
+        Raises:
+            UserError: it is not whole, or of another model.
+        """
+        state.load_weights(Path(directory), self._roles["actor"])
+
     def _saved_roles(self, with_reference: bool) -> list[Role]:
         names: list[RoleName] = ["actor", "critic", *(["ref"] if with_reference else [])]
         return [self._roles[name] for name in names if name in self._roles]

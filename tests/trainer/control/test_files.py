@@ -105,11 +105,15 @@ class FakeWandb(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("wandb")
         self.told: list[Any] = []
+        self.argv: list[str] = []
+        """As `init` found it: the real one sends it."""
 
     def init(self, **arguments: Any) -> FakeWandb:
         if arguments["project"] == "unreachable":
-            raise self.errors.Error("timed out after 90 s")
+            proxy = arguments["settings"].get("http_proxy")
+            raise self.errors.Error(f"timed out{f' at {proxy}' if proxy else ''} after 90 s")
         self.told.append(arguments)
+        self.argv = sys.argv
         return self
 
     def log(self, metrics: dict[str, float], step: int) -> None:
@@ -135,6 +139,23 @@ def test_the_proxy_reaches_wandb_and_nobody_else(fake: FakeWandb, tmp_path: Path
     assert opened["settings"] == {"http_proxy": "http://proxy:3128", "https_proxy": "http://proxy:3128"}
     assert rest == [(1, {"x": 1.0}), 1]
     assert dict(os.environ) == before
+
+
+def test_wandb_is_told_neither_its_proxys_password_nor_the_command_that_holds_it(
+    fake: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = ["rltrain", "run", "trainer.wandb_proxy=http://ann:pa55@proxy:3128"]
+    monkeypatch.setattr(sys, "argv", typed)
+    proxy = "http://ann:pa55@proxy:3128"
+    Wandb().on_run_start(run(tmp_path, wandb_proxy=proxy))
+    [opened] = fake.told
+    assert opened["settings"] == {"http_proxy": proxy, "https_proxy": proxy}
+    assert opened["config"]["trainer"]["wandb_proxy"] == "http://***@proxy:3128"
+    assert fake.argv == ["rltrain", "run", "trainer.wandb_proxy=http://***@proxy:3128"]
+    assert sys.argv is typed
+    with pytest.raises(UserError, match=r"timed out at http://\*\*\*@proxy:3128 after"):
+        Wandb().on_run_start(run(tmp_path / "other", project_name="unreachable", wandb_proxy=proxy))
+    assert sys.argv is typed
 
 
 def test_a_wandb_that_does_not_answer_is_one_line_with_the_way_out(fake: FakeWandb, tmp_path: Path) -> None:

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer.control.test_run import checkpoint
-from tests.trainer.fsdp.scenes import worker
+from tests.trainer.fsdp.scenes import full, worker
 from trainer import run_record
 from trainer.checkpoints import CheckpointStore
+from trainer.cluster.placement import training_roles
 from trainer.config import Machine, RunConfig, load, resolve
 from trainer.errors import RunFailure, UserError
 from trainer.eval_command import config_for, evaluate_checkpoint
 from trainer.export_command import export_checkpoint
 from trainer.from_run import run_of
+from trainer.fsdp import roles, state
 from trainer.prepare import tokenizer_of, with_toy
 from trainer.run import RunOptions, ending, run_training
 from trainer.run_dir import RunDir
@@ -39,8 +42,12 @@ def recorded(path: Path, **sampling: Any) -> RunDir:
     directory = RunDir(path)
     directory.create()
     wanted = load("toy-ppo", [f"actor_rollout_ref.rollout.val_kwargs.{k}={v}" for k, v in sampling.items()])
-    run_record.write_record(directory, run_record.describe(wanted, command=[], chosen=[], preflight={}))
+    run_record.write_record(directory, described(wanted))
     return directory
+
+
+def described(config: RunConfig) -> dict[str, Any]:
+    return run_record.describe(config, command=[], chosen=[], preflight={})
 
 
 @pytest.mark.parametrize(
@@ -108,6 +115,45 @@ def test_an_evaluation_asks_for_nothing_that_only_training_reads(
     _, _, found, _ = evaluated(tmp_path / "run", monkeypatch, KeyError(), *gone, *resumed)
     assert found.data.train_files == found.data.val_files == (str(val),)
     assert (found.sft_warmup.steps, found.sft_warmup.files, found.trainer.resume_from_path) == (0, None, None)
+
+
+@pytest.mark.parametrize("asked", ["actor_rollout_ref.actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"])
+def test_an_evaluation_has_neither_critic_nor_reference(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's config is one that training needs four models for."""
+    values = (asked, "trainer.critic_warmup=1")
+    assert training_roles(resolve(load("toy-ppo", values), Machine("cpu", 0, 1))) == ("actor", "ref", "critic")
+    _, _, found, _ = evaluated(tmp_path / "run", monkeypatch, KeyError(), *values)
+    assert training_roles(found) == ("actor",)
+    assert found.trainer.n_gpus_per_node == load("toy-ppo").trainer.num_cpu_ranks
+
+
+def test_an_export_makes_and_reads_the_actor_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that measured KL, whose reference the checkpoint holds."""
+    directory = RunDir(tmp_path / "run")
+    directory.create()
+    values = ("actor_rollout_ref.actor.use_kl_loss=true", "trainer.num_cpu_ranks=1")
+    run_record.write_record(directory, described(load("toy-ppo", values)))
+    config = with_toy(resolve(load("toy-ppo", values), Machine("cpu", 0, 1)), directory)
+    with worker(config) as rank:
+        rank.sft_step([(list(range(7, 13)), list(range(7, 13)))])
+        rank.end_sft()
+        store = CheckpointStore(directory.checkpoints, None)
+        place = store.save(1, {}, rank.save).path
+        expected = full(rank)
+    for module, name in ((roles, "make_reference"), (roles, "make_critic"), (state, "load")):
+        monkeypatch.setattr(module, name, lambda *_, name=name: pytest.fail(f"called {name}"))
+    assert export_checkpoint(place, tmp_path / "out") == 0
+    exported: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    source: Any = AutoModelForCausalLM.from_pretrained(directory.toy / "model", dtype=torch.float32)
+    ids = torch.arange(7, 17)[None]
+    with torch.no_grad():
+        fresh = source.eval()(ids).logits
+        source.load_state_dict(expected)
+        trained = source.eval()(ids).logits
+        assert not torch.equal(trained, fresh)
+        assert torch.equal(exported.eval()(ids).logits, trained)
 
 
 def test_an_evaluation_refuses_what_no_answers_can_show(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.trainer.fsdp import scenes
 from tests.trainer.fsdp.configs import make_config
 from trainer.config.schema import RunConfig
 from trainer.errors import UserError
+from trainer.fsdp import state
 from trainer.fsdp.rng import rng_state, set_rng_state
 from trainer.fsdp.state import FACTS
 
@@ -128,6 +129,45 @@ def test_a_reference_that_no_checkpoint_holds_is_not_made_up(models: Path, tmp_p
         worker.load(tmp_path / "train")
     with scenes.worker(make_config(models / "opt-projected", critic={"enable": False})) as worker:
         worker.load(tmp_path / "train")
+
+
+def test_to_answer_with_an_actor_its_weights_are_all_that_is_loaded(
+    config: RunConfig, saved: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scenes.worker(config) as worker:
+        worker.load(saved[0])
+        expected = scenes.full(worker)
+    monkeypatch.setattr(state, "_make_optimizer_state", lambda _: pytest.fail("made the optimizer's state"))
+    with scenes.worker(config) as worker:
+        random_state = torch.get_rng_state()
+        worker.load_actor(saved[0])
+        found = scenes.full(worker)
+        assert found.keys() == expected.keys()
+        assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+        assert worker.optimizer_steps() == 0
+        assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_to_answer_with_an_actor_nobody_needs_the_reference(models: Path, tmp_path: Path) -> None:
+    """That a warm-up had made, and that the checkpoint does not hold."""
+    warm = {"sft_warmup": {"steps": 1}, "critic": {"enable": False}}
+    with scenes.worker(make_config(models / "opt-projected", actor={"use_kl_loss": False}, **warm)) as worker:
+        worker.save(tmp_path / "train")
+        digest = worker.parameter_hash()
+    with scenes.worker(make_config(models / "opt-projected", **warm)) as worker:
+        worker.load_actor(tmp_path / "train")
+        assert worker.parameter_hash() == digest
+
+
+@pytest.mark.parametrize("model", ["llama", "none"])
+def test_weights_of_another_model_are_refused(
+    model: str, config: RunConfig, models: Path, saved: tuple[Path, Any], tmp_path: Path
+) -> None:
+    other, place, words = (make_config(models / "llama"), saved[0], "does not fit")
+    if model == "none":
+        other, place, words = config, tmp_path, f"{FACTS} is missing"
+    with scenes.worker(other) as worker, pytest.raises(UserError, match=words):
+        worker.load_actor(place)
 
 
 def test_a_directory_that_cannot_be_written_is_a_user_error(config: RunConfig, tmp_path: Path) -> None:
