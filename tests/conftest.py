@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -23,6 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGIN_SOURCE = ROOT / "tests" / "fixtures" / "plugin"
 # A test must not depend on who runs it: only these variables come through.
 KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "COVERAGE_PROCESS_START")
+
+# Nor on how: below `nohup`, or behind a script's `&`, the commands under test would ignore these signals, too.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda _number, _frame: None)
 
 
 def base_environ(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
