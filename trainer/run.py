@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from trainer import run_record
+from trainer.cluster.teardown import stop_signals
 from trainer.config import Loaded, RunConfig, check, load_with_notes, notes, resolve
 from trainer.config.resolve import chosen
 from trainer.diagnosis import diagnose, failure_words
@@ -45,10 +46,9 @@ def run_training(options: RunOptions) -> int:
     Raises:
         UserError: CONFIG or the run directory cannot be used (exit code 2).
     """
-    # SIGTERM and, but for `nohup`, a lost terminal are to do what Ctrl-C does, from the first moment to the last.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    # All of them are to do what Ctrl-C does, from the first moment to the last.
+    for number in stop_signals():
+        signal.signal(number, signal.default_int_handler)
     console = screen()
     try:
         loaded = load_with_notes(options.source, options.overrides)

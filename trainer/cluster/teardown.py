@@ -14,7 +14,7 @@ from trainer.cluster.waits import Say, Waits, silent
 EXIT_CODE = 130
 
 
-def _signals() -> list[signal.Signals]:
+def stop_signals() -> list[signal.Signals]:
     """Those that end a run: a terminal that is lost, too, but under `nohup`."""
     found = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     return [number for number in found if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
@@ -42,7 +42,7 @@ class StopSignals(AbstractContextManager["StopSignals"]):
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        self._before = {number: signal.signal(number, self._handle) for number in _signals()}
+        self._before = {number: signal.signal(number, self._handle) for number in stop_signals()}
         return self
 
     def __exit__(
@@ -75,7 +75,7 @@ def at_once_on_signals(end_now: Callable[[], None]) -> Generator[None]:
         end_now()
         os._exit(EXIT_CODE)
 
-    before = {number: signal.signal(number, handle) for number in _signals()}
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield
     finally:

@@ -10,13 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.trainer.end_to_end.exported import computes_what_the_actor_did
 from tests.trainer.end_to_end.runs import Run, column, rltrain
-from tests.trainer.fsdp import scenes
-from trainer.config import Machine, RunConfig, resolve
-from trainer.export_command import OVERRIDES
-from trainer.from_run import config_of
-from trainer.prepare import with_toy
-from trainer.run_dir import RunDir
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -29,24 +24,8 @@ def exported(toy_ppo: Run) -> Path:
     return directory
 
 
-def _config(run: Run, scratch: Path) -> RunConfig:
-    """Of RUN, for one rank in this process."""
-    directory = RunDir(run.directory)
-    return with_toy(resolve(config_of(directory, OVERRIDES, scratch), Machine("cpu", 0, 1)), directory)
-
-
 def test_the_exported_model_has_the_actors_logits(toy_ppo: Run, exported: Path, tmp_path: Path) -> None:
-    source: Any = AutoModelForCausalLM.from_pretrained(toy_ppo.directory / "toy" / "model", dtype=torch.float32)
-    with scenes.worker(_config(toy_ppo, tmp_path)) as worker:
-        before = scenes.full(worker)
-        worker.load(toy_ppo.checkpoint(toy_ppo.steps[-1]["step"]))
-        trained = scenes.full(worker)
-    assert not torch.equal(trained["lm_head.weight"], before["lm_head.weight"])
-    source.load_state_dict(trained)
-    model: Any = AutoModelForCausalLM.from_pretrained(exported)
-    ids = torch.randint(7, 17, (8, 12), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        assert torch.equal(model.eval()(ids).logits, source.eval()(ids).logits)
+    computes_what_the_actor_did(toy_ppo, toy_ppo.steps[-1]["step"], exported, tmp_path)
 
 
 def test_transformers_alone_scores_what_the_last_validation_did(toy_ppo: Run, exported: Path) -> None:
