@@ -224,7 +224,7 @@ class TrainWorker:
         if "ref" in self._roles and "ref" not in found and self._config.sft_warmup.steps:
             raise UserError(
                 f"checkpoint {directory} holds no reference, as its run measured no KL, and the model that its warm-up "
-                "had made is gone: take sft_warmup.steps=0 to measure KL from model.path, or train anew"
+                "had made is gone: take sft_warmup.steps=0 to measure KL from model.path"
             )
         self._reference_changed = "ref" in self._roles and "ref" in found
         state.load(Path(directory), self._saved_roles(self._reference_changed), self._config.trainer.seed)
