@@ -13,10 +13,12 @@ from rlcheck import __version__, engine
 from rlcheck.check import Check
 from rlcheck.checks import FAMILIES, builtin_checks, family_checks
 from rlcheck.config import Settings, waivers
-from rlcheck.facts.document import Facts
+from rlcheck.facts.base import why_missing
+from rlcheck.facts.document import ACTIVE, Facts
 from rlcheck.playbook import DIRECTORY, Library
 from rlcheck.plugins import Plugin, load_plugins
 from rlcheck.probes.registry import PROBES, Probe
+from rlcheck.report.exhibits import exhibits
 from rlcheck.report.headlines import family_lines
 from rlcheck.report.model import Report, exit_code, summarize
 
@@ -95,6 +97,7 @@ def examine(
     *,
     command: str,
     ignore: tuple[str, ...] = (),
+    named: tuple[str, ...] = (),
     strict: bool = False,
     started: float,
 ) -> Report:
@@ -107,6 +110,7 @@ def examine(
         settings: of the user's settings file.
         command: the rlcheck command, for the report's head.
         ignore: IDs waived on the command line.
+        named: IDs that the user asked for; such a check is made even where nothing was measured for it.
         strict: warnings and what could not be made count as failures.
         started: `time.perf_counter()` at the start of the command.
 
@@ -117,7 +121,9 @@ def examine(
     for id in ignored:
         doctor.require(id)
     strict = strict or settings.strict
-    found = tuple(f for facts in nodes for f in engine.judge(facts, checks, doctor.library, ignored))
+    found = tuple(
+        f for facts in nodes for f in engine.judge(facts, measured(checks, facts, named), doctor.library, ignored)
+    )
     ordered = engine.in_order(found, tuple(doctor.families))
     summary = summarize(ordered)
     return Report(
@@ -130,8 +136,23 @@ def examine(
         exit_code=exit_code(summary, strict),
         summary=summary,
         families=family_lines(nodes, ordered, doctor.families),
+        exhibits=exhibits(nodes),
         checks=ordered,
         notes=doctor.notes + notes,
+    )
+
+
+def measured(checks: Iterable[Check], facts: Facts, named: Iterable[str] = ()) -> tuple[Check, ...]:
+    """`checks` without those on sections that another command measures and that these facts do not have.
+
+    A check whose ID is in `named` stays, so that it says what it lacks.
+    """
+    lacking = {section for section in ACTIVE if why_missing(getattr(facts, section)) is not None}
+    wanted = set(named)
+    return tuple(
+        check
+        for check in checks
+        if check.id in wanted or not any(need.partition(".")[0] in lacking for need in check.needs)
     )
 
 

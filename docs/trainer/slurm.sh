@@ -14,8 +14,12 @@ set -euo pipefail
 PORT=${RAY_PORT:-6379}
 NODES=$SLURM_JOB_NUM_NODES
 read -r HEAD < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-# The batch script runs on the first node; its first address is the one that the others are given.
-ADDRESS=${HEAD_IP:-$(hostname --ip-address | awk '{ print $1 }')}
+# The address at which the others reach the first node. Debian and Ubuntu call a host itself 127.0.1.1, so that another
+# node is asked for it where there is one.
+ask=()
+[ "$NODES" -eq 1 ] || ask=(srun --nodes=1 --ntasks=1 --exclude="$HEAD" --overlap)
+ADDRESS=${HEAD_IP:-$(${ask[@]+"${ask[@]}"} getent ahostsv4 "$HEAD" | awk 'NR == 1 { print $1 }')}
+[ -n "$ADDRESS" ] || { echo "slurm.sh: $HEAD has no IPv4 address; set HEAD_IP" >&2; exit 1; }
 # Ray's nodes let each other in by this token alone; it lives as long as the job.
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')

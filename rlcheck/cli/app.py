@@ -92,6 +92,72 @@ def env(
 
 
 @app.command()
+def ray(
+    head_ip: opt.HeadOption = "",
+    port: opt.PortOption = None,
+    hosts: opt.HostsOption = "",
+    nodes: opt.WantedNodesOption = 0,
+    gpus_per_node: opt.WantedGpusOption = 0,
+    client: opt.ClientOption = False,
+    dashboard: opt.DashboardOption = False,
+    start_help: opt.StartHelpOption = False,
+    format: opt.FormatOption = opt.Format.TEXT,
+    output: opt.OutputOption = None,
+    record: opt.RecordOption = None,
+    facts: opt.FactsOption = None,
+    strict: opt.StrictOption = False,
+    ignore: opt.IgnoreOption = None,
+    select: opt.SelectOption = None,
+    timeout: opt.TimeoutOption = None,
+    python: opt.PythonOption = "",
+    verbose: opt.VerboseOption = False,
+    ascii_only: opt.AsciiOption = False,
+) -> None:
+    """Examine a Ray cluster: the way to its head, layer by layer, and what every node sees of the others."""
+    from rlcheck.cli.active import ReportRequest
+    from rlcheck.cli.ray import RayRequest, run_ray
+
+    ids = (tuple(ignore or ()), tuple(select or ()))
+    report = ReportRequest(format, output, strict, *ids, timeout, facts, record, python, verbose, ascii_only)
+    request = RayRequest(report, head_ip, port, client, dashboard, hosts, nodes, gpus_per_node, start_help)
+    raise typer.Exit(run_ray(request))
+
+
+@app.command()
+def nccl(
+    head_ip: opt.HeadOption = "",
+    port: opt.PortOption = None,
+    hosts: opt.HostsOption = "",
+    backend: opt.BackendOption = opt.Backend.AUTO,
+    quick: opt.QuickOption = False,
+    max_size: opt.MaxSizeOption = "",
+    ranks_per_node: opt.RanksOption = 0,
+    pairs: opt.PairsOption = opt.Pairs.QUICK,
+    step_timeout: opt.StepTimeoutOption = 30.0,
+    plot: opt.PlotOption = None,
+    format: opt.FormatOption = opt.Format.TEXT,
+    output: opt.OutputOption = None,
+    record: opt.RecordOption = None,
+    facts: opt.FactsOption = None,
+    strict: opt.StrictOption = False,
+    ignore: opt.IgnoreOption = None,
+    select: opt.SelectOption = None,
+    timeout: opt.TimeoutOption = None,
+    python: opt.PythonOption = "",
+    verbose: opt.VerboseOption = False,
+    ascii_only: opt.AsciiOption = False,
+) -> None:
+    """Run real collectives: alone, over a Ray cluster or --hosts, under torchrun or srun; name who is odd."""
+    from rlcheck.cli.active import ReportRequest
+    from rlcheck.cli.nccl import NcclRequest, run_nccl
+
+    ids = (tuple(ignore or ()), tuple(select or ()))
+    report = ReportRequest(format, output, strict, *ids, timeout, facts, record, python, verbose, ascii_only)
+    sizes = (backend.value, quick, max_size, ranks_per_node, pairs.value, step_timeout)
+    raise typer.Exit(run_nccl(NcclRequest(report, head_ip, port, hosts, *sizes, plot)))
+
+
+@app.command()
 def collect(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; standard output without it.")

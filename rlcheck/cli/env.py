@@ -217,6 +217,7 @@ def _examine(
         settings,
         command="env",
         ignore=request.ignore,
+        named=request.select,
         strict=request.strict,
         started=started,
     )

@@ -19,6 +19,22 @@ class Format(str, Enum):
     SARIF = "sarif"
 
 
+class Backend(str, Enum):
+    """What carries the collectives."""
+
+    AUTO = "auto"
+    NCCL = "nccl"
+    GLOO = "gloo"
+
+
+class Pairs(str, Enum):
+    """Which pairs of machines are measured."""
+
+    QUICK = "quick"
+    ALL = "all"
+    NONE = "none"
+
+
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the report.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the report to this file instead of standard output.")
@@ -58,3 +74,43 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="With --fix: show 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, with its evidence.")]
 AsciiOption = Annotated[bool, typer.Option("--ascii", help="Use ASCII characters only.")]
+HeadOption = Annotated[
+    str,
+    typer.Option(
+        "--head-ip", metavar="HOST[:PORT]", help="The head's address. Default: RAY_ADDRESS, or the Ray that ran here."
+    ),
+]
+PortOption = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="The head's port (6379).")]
+HostsOption = Annotated[
+    str,
+    typer.Option(
+        "--hosts",
+        metavar="FILE|slurm",
+        help="Machines to reach by ssh, one a line ([user@]host[:port] [slots=N]), or those of this Slurm job by srun.",
+    ),
+]
+RecordOption = Annotated[
+    Path | None, typer.Option("--record", help="Also write the facts, secrets removed, for a later --facts.")
+]
+WantedNodesOption = Annotated[int, typer.Option("--nodes", min=0, help="Would a run on so many nodes fit?")]
+WantedGpusOption = Annotated[
+    int, typer.Option("--gpus-per-node", min=0, help="Would a run with so many GPUs on each node fit?")
+]
+ClientOption = Annotated[bool, typer.Option("--client", help="Also examine the Ray Client's port, 10001.")]
+DashboardOption = Annotated[bool, typer.Option("--dashboard", help="Also examine the dashboard's port, 8265.")]
+StartHelpOption = Annotated[
+    bool, typer.Option("--start-help", help="Print the `ray start` lines for this network, and stop.")
+]
+BackendOption = Annotated[Backend, typer.Option("--backend", help="auto: nccl where there are GPUs, else gloo.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="Fewer and smaller sizes.")]
+MaxSizeOption = Annotated[str, typer.Option("--max-size", metavar="SIZE", help="Largest message: 64MiB, 4GiB.")]
+RanksOption = Annotated[
+    int, typer.Option("--ranks-per-node", min=0, help="Processes on each machine (one a GPU; 1 without).")
+]
+PairsOption = Annotated[
+    Pairs, typer.Option("--pairs", help="Which pairs of machines to measure: two partners each, all, none.")
+]
+StepTimeoutOption = Annotated[
+    float, typer.Option("--step-timeout", min=1, metavar="SECONDS", help="Deadline of one step before it hangs.")
+]
+PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.html", help="Draw bandwidth over size.")]

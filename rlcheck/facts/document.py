@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
+from rlcheck.facts.cluster import ClusterFacts
+from rlcheck.facts.collectives import CollectiveFacts
 from rlcheck.facts.gpu import NvidiaFacts, RocmFacts
 from rlcheck.facts.hub import HubFacts
 from rlcheck.facts.hygiene import refuse_giants
@@ -20,9 +22,10 @@ from rlcheck.facts.network import NetworkFacts
 from rlcheck.facts.platform import PlatformFacts
 from rlcheck.facts.python import PythonFacts
 from rlcheck.facts.ray import RayFacts
+from rlcheck.facts.reach import ReachFacts
 from rlcheck.facts.system import SystemFacts
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
@@ -45,6 +48,9 @@ class Facts(Struct, frozen=True):
     system: Fact[SystemFacts] = Fact()
     hub: Fact[HubFacts] = Fact()
     ray: Fact[RayFacts] = Fact()
+    reach: Fact[ReachFacts] = Fact()
+    cluster: Fact[ClusterFacts] = Fact()
+    collectives: Fact[CollectiveFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
 
@@ -58,6 +64,9 @@ class FactsFile(Struct, frozen=True, omit_defaults=False):
 class FactsError(Exception):
     """A facts file that cannot be read at all. The message is one line for the user."""
 
+
+ACTIVE = {"reach": "`rlcheck ray`", "cluster": "`rlcheck ray` or `rlcheck nccl`", "collectives": "`rlcheck nccl`"}
+"""Sections that no probe of `rlcheck env` collects, and the command that measures them."""
 
 SECTIONS = tuple(name for name in Facts.__struct_fields__ if name not in ("schema_version", "rlcheck_version", "node",
                  "collected_at", "deep", "plugins"))  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from rlcheck import __version__
 from rlcheck.facts.base import Fact, MissingKind, known, missing
-from rlcheck.facts.document import SECTIONS, Facts, not_collected
+from rlcheck.facts.document import ACTIVE, SECTIONS, Facts, not_collected
 from rlcheck.facts.hygiene import made_safe
 from rlcheck.probes.context import ProbeContext
 from rlcheck.probes.registry import Probe
@@ -45,7 +45,7 @@ def gather(
         except RuntimeError:  # the limit on threads is reached, which is worth reporting: look one after the other
             _collect(probe, context, done)
     sections = _await(deadlines, started, done, progress)
-    builtin: dict[str, Any] = {name: sections.pop(name, not_collected("was not asked for")) for name in SECTIONS}
+    builtin: dict[str, Any] = {name: sections.pop(name, not_collected(_why_not(name))) for name in SECTIONS}
     return Facts(
         rlcheck_version=__version__,
         node=_node_name(),
@@ -54,6 +54,10 @@ def gather(
         plugins=sections,
         **builtin,
     )
+
+
+def _why_not(section: str) -> str:
+    return f"is measured by {ACTIVE[section]}" if section in ACTIVE else "was not asked for"
 
 
 def _collect(probe: Probe, context: ProbeContext, done: queue.SimpleQueue[tuple[str, Fact[Any]]]) -> None:

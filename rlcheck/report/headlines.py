@@ -8,8 +8,10 @@ from typing import Any
 
 from rlcheck.check import Status
 from rlcheck.facts.base import Fact, Missing, MissingKind, why_missing
+from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import NvidiaDevice
+from rlcheck.facts.reach import ReachFacts
 from rlcheck.report.model import STATUS_ORDER, FamilyLine, Finding
 
 _GIB = 1 << 30
@@ -26,13 +28,13 @@ def family_lines(
             mine = [f for f in findings if f.family == family and f.node == facts.node]
             if mine:
                 statuses: list[Status] = [f.status for f in mine if not f.waived] or ["pass"]
-                worst = min(statuses, key=_importance)
+                worst = min(statuses, key=importance)
                 headline = HEADLINES.get(family, _none)(facts)
                 lines.append(FamilyLine(family=family, title=title, status=worst, headline=headline, node=facts.node))
     return tuple(lines)
 
 
-def _importance(status: Status) -> int:
+def importance(status: Status) -> int:
     """A family with something that passed has passed, whatever else was only worth knowing or did not apply."""
     return STATUS_ORDER.index("skip") if status == "info" else STATUS_ORDER.index(status)
 
@@ -160,11 +162,48 @@ def _cache(facts: Facts) -> str:
 
 
 def _ray(facts: Facts) -> str:
+    if facts.reach.value is not None:
+        return _head(facts.reach.value)
+    if facts.cluster.value is not None:
+        return _cluster(facts.cluster.value)
     if facts.ray.value is None:
         return _why(facts.ray)
     python = facts.python.value
     versions = [d.version for d in python.distributions if d.name == "ray"] if python is not None else []
     return f"Ray {versions[0]}" if versions else "Ray is not installed here"
+
+
+def _head(reach: ReachFacts) -> str:
+    """What serves at the head and how much is behind it, or the layer at which the way ends."""
+    place = f"[{reach.head}]:{reach.port}" if ":" in reach.head else f"{reach.head}:{reach.port}"
+    gcs = reach.gcs.value
+    if gcs is None:
+        outcomes = {contact.outcome for contact in reach.tcp.value or ()}
+        if outcomes and "open" not in outcomes:
+            return f"{place}: {', '.join(sorted(outcomes))}"
+        spoken = reach.speaker.value
+        return (
+            f"{place}: {spoken.kind}, not Ray" if spoken and spoken.kind != "gcs" else f"{place}: no answer from a GCS"
+        )
+    state = "serves" if gcs.health == "serving" else gcs.health or "does not answer"
+    state = "asks for a token" if gcs.needs_token else state
+    alive = [node for node in gcs.nodes.value or () if node.alive]
+    nodes = f"{len(alive)} node{'' if len(alive) == 1 else 's'} alive" if gcs.nodes.value is not None else ""
+    gpus = sum(node.resources.get("GPU", 0.0) for node in alive)
+    return _joined(
+        f"{place} {state}",
+        nodes,
+        f"{gpus:.0f} GPUs" if nodes else "",
+        f"Ray {gcs.ray_version.value}" if gcs.ray_version.value else "",
+        f"Python {gcs.python_version.value}" if gcs.python_version.value else "",
+    )
+
+
+def _cluster(cluster: ClusterFacts) -> str:
+    members = [member for member in cluster.members if member.alive]
+    answered = [member.machine.value for member in members if member.machine.value is not None]
+    gpus = sum(len(machine.gpus.value or ()) for machine in answered)
+    return f"{len(answered)} of {len(members)} machines answered by {cluster.via}, {gpus} GPUs"
 
 
 HEADLINES: dict[str, Callable[[Facts], str]] = {

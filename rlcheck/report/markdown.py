@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlcheck.report.model import Finding, Report
+from rlcheck.report.fold import fold, fold_findings, where
+from rlcheck.report.model import Exhibit, Finding, Report
 from rlcheck.report.wording import SYMBOLS, caution, clean, counts, verdict, waiver_text
 
 
@@ -11,27 +12,55 @@ def render_markdown(report: Report, verbose: bool = False) -> str:
     lines = [f"### rlcheck {_inline(report.version)} {_code(report.command)}", ""]
     lines += [_inline(f"{verdict(report)} ({counts(report)})"), ""]
     several = len(report.nodes) > 1
-    lines += ["| | family | " + ("node | " if several else "") + "|", "|---|---|---|" + ("---|" if several else "")]
-    for line in report.families:
-        node = f"{_cell(line.node)} | " if several else ""
-        lines.append(f"| {SYMBOLS[line.status]} | {_cell(line.title)} | {node}{_cell(line.headline)} |")
-    lines.append("")
-    for finding in report.checks:
-        if finding.is_problem and finding.status in ("fail", "warn"):
-            lines += _problem(finding, several)
+    lines += _folded_families(report) if several else _families(report)
+    found = fold_findings(report.checks)
+    for folded in found:
+        if folded.finding.is_problem and folded.finding.status in ("fail", "warn"):
+            lines += _problem(folded.finding, folded.where(report.nodes) if several else "")
+    for exhibit in report.exhibits:
+        lines += _exhibit(exhibit)
     lines += [f"> {_cell(note)}" for note in report.notes]
-    rest = [f for f in report.checks if not (f.is_problem and f.status in ("fail", "warn"))]
-    shown = rest if verbose else [f for f in rest if f.status not in ("pass", "skip")]
+    rest = [one for one in found if not (one.finding.is_problem and one.finding.status in ("fail", "warn"))]
+    shown = rest if verbose else [one for one in rest if one.finding.status not in ("pass", "skip")]
     if shown:
         lines += ["<details><summary>Everything else</summary>", "", "| | check | |", "|---|---|---|"]
-        for f in shown:
-            lines.append(f"| {SYMBOLS[f.status]} | {_cell(f.id)} | {_cell(f.message)} {_cell(waiver_text(f))} |")
+        for one in shown:
+            f, on = one.finding, f" ({_cell(one.where(report.nodes))})" if several else ""
+            lines.append(f"| {SYMBOLS[f.status]} | {_cell(f.id)} | {_cell(f.message)} {_cell(waiver_text(f))}{on} |")
         lines += ["", "</details>"]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _problem(finding: Finding, several: bool) -> list[str]:
-    where = f" on {_inline(finding.node)}" if several else ""
+def _families(report: Report) -> list[str]:
+    lines = [f"| {SYMBOLS[line.status]} | {_cell(line.title)} | {_cell(line.headline)} |" for line in report.families]
+    return ["| | family | |", "|---|---|---|", *lines, ""]
+
+
+def _folded_families(report: Report) -> list[str]:
+    lines = ["| | family | nodes | |", "|---|---|---|---|"]
+    for family in fold(report):
+        for number, (headline, nodes) in enumerate(family.headlines):
+            mark, title = (SYMBOLS[family.status], _cell(family.title)) if number == 0 else ("", "")
+            lines.append(f"| {mark} | {title} | {_cell(where(nodes, report.nodes))} | {_cell(headline)} |")
+        if family.more:
+            lines.append(f"| | | | and {family.more} more kinds of node |")
+    return [*lines, ""]
+
+
+def _exhibit(exhibit: Exhibit) -> list[str]:
+    lines = [f"#### {_inline(exhibit.title)}", ""]
+    if exhibit.rows:
+        titles = exhibit.columns or ("",) * len(exhibit.rows[0])
+        lines += [_line(titles), "|" + "---|" * len(titles), *(_line(row) for row in exhibit.rows), ""]
+    return [*lines, *(f"- {_inline(note)}" for note in exhibit.notes), ""]
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _problem(finding: Finding, where: str) -> list[str]:
+    where = f" {_inline(where)}" if where else ""
     lines = [f"#### {SYMBOLS[finding.status]} {_inline(finding.id)}: {_inline(finding.title)}{where}", ""]
     if finding.expected:
         lines += [f"- expected: {_inline(finding.expected)}", f"- found: {_inline(finding.found)}"]

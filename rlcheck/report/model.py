@@ -73,6 +73,15 @@ class FamilyLine(Struct, frozen=True, omit_defaults=False):
     node: str = ""
 
 
+class Exhibit(Struct, frozen=True, omit_defaults=False):
+    """A table that the findings rest on: what was measured, for a reader. Machines read the facts instead."""
+
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Summary(Struct, frozen=True, omit_defaults=False):
     """How many findings have each status. Waived findings count as `waived` alone."""
 
@@ -100,6 +109,7 @@ class Report(Struct, frozen=True, omit_defaults=False):
     exit_code: int = 0
     summary: Summary = Summary()
     families: tuple[FamilyLine, ...] = ()
+    exhibits: tuple[Exhibit, ...] = ()
     checks: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import TextIO
 
-from rlcheck.report.model import Finding, Fix, Report
+from rlcheck.report.fold import fold, span, where
+from rlcheck.report.model import Exhibit, Finding, Fix, Report
+from rlcheck.report.tables import table_lines
 from rlcheck.report.wording import (
     ASCII_SYMBOLS,
     SYMBOLS,
@@ -82,8 +84,12 @@ class _Page:
 def render_text(report: Report, out: TextIO, *, verbose: bool = False, ascii_only: bool = False) -> None:
     """Write the report for a reader at a terminal or behind a pipe."""
     page = _Page(out, ascii_only)
-    for node in report.nodes:
+    if len(report.nodes) > 1:
+        _nodes(page, report, verbose)
+    for node in report.nodes if len(report.nodes) == 1 else ():
         _node(page, report, node, verbose)
+    for exhibit in report.exhibits:
+        _exhibit(page, exhibit)
     _footer(page, report, verbose)
 
 
@@ -113,29 +119,74 @@ def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
         _unknown(page, unknown)
 
 
-def _finding(page: _Page, finding: Finding, verbose: bool, causes: tuple[str, ...]) -> None:
+def _nodes(page: _Page, report: Report, verbose: bool) -> None:
+    """Many nodes as one block: each family once, each distinct finding once, with the nodes that it is true of."""
+    page.write(page.paint(page.plain(f"rlcheck {report.version} {report.command} on {span(report.nodes)}"), "bold"))
+    page.write()
+    problems = {(f.id, f.node) for f in report.checks if f.is_problem and f.status in ("fail", "warn")}
+    families = fold(report)
+    title_width = max((len(family.title) for family in families), default=0)
+    for family in families:
+        symbol = page.paint(f"[{page.symbols[family.status]}]", _STYLES.get(family.status, ""))
+        (headline, nodes), *others = family.headlines
+        notes = [where(nodes, report.nodes)] if others else []
+        if len(family.nodes) < len(report.nodes):
+            notes.append(f"{page.symbols[family.status]} {where(family.nodes, report.nodes)}")
+        tail = f" ({'; '.join(notes)})" if notes else ""
+        page.wrapped(f"{symbol} {page.plain(family.title):{title_width}}  ", headline + tail, title_width + 6)
+        for other, there in others:
+            page.wrapped(" " * (title_width + 6), f"{where(there, report.nodes)}: {other}", title_width + 6)
+        if family.more:
+            page.write(" " * (title_width + 6) + f"and {family.more} more kinds of node")
+        unknown: dict[str, list[Finding]] = {}
+        for folded in family.findings:
+            finding, on = folded.finding, folded.where(report.nodes)
+            causes = tuple(id for id in finding.caused_by if all((id, node) in problems for node in folded.nodes))
+            if finding.is_problem and finding.status == "unknown" and not verbose:
+                unknown.setdefault(on, []).append(finding)
+            else:
+                _finding(page, finding, verbose, causes, on)
+        for on, group in unknown.items():
+            _unknown(page, group, f" ({on})")
+
+
+def _finding(page: _Page, finding: Finding, verbose: bool, causes: tuple[str, ...], on: str = "") -> None:
+    """One finding; `on` says of which nodes it is true, "" where there is one alone."""
+    tail = f" ({on})" if on else ""
     if finding.is_problem and causes and not verbose:
         # One cause, one story: what follows from it is named, and told in full once the cause is mended (or with -v).
-        _one_line(page, finding, f"{finding.message} (mend {' and '.join(causes)} first)")
+        _one_line(page, finding, f"{finding.message} (mend {' and '.join(causes)} first){tail}")
     elif finding.is_problem and finding.status in ("fail", "warn"):
-        _problem(page, finding, verbose)
+        _problem(page, finding, verbose, on)
     elif finding.is_problem:
-        _one_line(page, finding, f"{finding.title}: {finding.message}")
+        _one_line(page, finding, f"{finding.title}: {finding.message}{tail}")
     elif finding.waived is not None:
-        _one_line(page, finding, f"{finding.message} ({waiver_text(finding)})")
+        _one_line(page, finding, f"{finding.message} ({waiver_text(finding)}){tail}")
     elif verbose:
         time = f" [{finding.duration_ms:.1f} ms]" if finding.duration_ms >= 1 else ""
-        _one_line(page, finding, f"{finding.title}: {finding.message}{time}")
+        _one_line(page, finding, f"{finding.title}: {finding.message}{time}{tail}")
 
 
-def _unknown(page: _Page, findings: list[Finding]) -> None:
+def _exhibit(page: _Page, exhibit: Exhibit) -> None:
+    page.gap()
+    for line in page.wrap(exhibit.title, 0):
+        page.write(page.paint(line, "bold"))
+    columns = [page.plain(title) for title in exhibit.columns]
+    rows = [[page.plain(cell) for cell in row] for row in exhibit.rows]
+    for line in table_lines(columns, rows, page.width - 4 if page.width else 0):
+        page.write(f"    {line}")
+    for note in exhibit.notes:
+        page.wrapped("    ", note, 4)
+
+
+def _unknown(page: _Page, findings: list[Finding], tail: str = "") -> None:
     """What could not be made, a line for each reason: one silent tool can leave dozens of checks without an answer."""
     by_reason: dict[str, list[Finding]] = {}
     for finding in findings:
         by_reason.setdefault(finding.message, []).append(finding)
     for reason, group in by_reason.items():
         more = f" (and {len(group) - 1} more checks)" if len(group) > 1 else ""
-        _one_line(page, group[0], f"{group[0].title}{more}: {reason}")
+        _one_line(page, group[0], f"{group[0].title}{more}: {reason}{tail}")
 
 
 def _one_line(page: _Page, finding: Finding, text: str) -> None:
@@ -143,13 +194,15 @@ def _one_line(page: _Page, finding: Finding, text: str) -> None:
     page.wrapped(f"    {symbol} {page.plain(finding.id)}  ", text, 14)
 
 
-def _problem(page: _Page, finding: Finding, verbose: bool) -> None:
+def _problem(page: _Page, finding: Finding, verbose: bool, on: str = "") -> None:
     symbol = page.paint(page.symbols[finding.status], _STYLES[finding.status])
     head = page.paint(f"{page.plain(finding.id)}  ", "bold")
     lines = page.wrap(finding.title if finding.expected else finding.message, 14)
     page.write(f"    {symbol} {head}{page.paint(lines[0], 'bold')}")
     for line in lines[1:]:
         page.write(" " * 14 + page.paint(line, "bold"))
+    if on:
+        _labelled(page, "where", on)
     for label, text in _facts(finding):
         _labelled(page, label, text)
     _details(page, [detail for detail in finding.details if detail != finding.found], verbose)

@@ -52,7 +52,9 @@ def ascii_wanted(out: TextIO) -> bool:
 def to_ascii(text: str) -> str:
     """`text` in ASCII: the signs that reports use are spelled out, the rest becomes `?`."""
     for sign, plain in (("→", "->"), ("×", "x"), ("≥", ">="), ("≤", "<="), ("–", "-"), ("—", "-"), ("…", "..."),
-                        ("·", "-"), ("“", '"'), ("”", '"'), ("’", "'"), ("↔", "<->"), ("±", "+-")):  # fmt: skip
+                        ("·", "-"), ("“", '"'), ("”", '"'), ("’", "'"), ("↔", "<->"), ("±", "+-"), ("µ", "u"),
+                        ("✓", "v"), ("✗", "x"), ("▁", "_"), ("▂", "."), ("▃", ":"), ("▄", "-"), ("▅", "="), ("▆", "+"),
+                        ("▇", "*"), ("█", "#")):  # fmt: skip
         text = text.replace(sign, plain)
     return text.encode("ascii", "replace").decode()
 
@@ -79,7 +81,8 @@ def counts(report: Report) -> str:
         (s.skip, "do not apply"),
         (s.waived, "waived"),
     )
-    return ", ".join(f"{number} {word}" for number, word in parts if number) or "nothing was checked"
+    over = f", over {len(report.nodes)} nodes" if len(report.nodes) > 1 else ""
+    return (", ".join(f"{number} {word}" for number, word in parts if number) or "nothing was checked") + over
 
 
 def verdict(report: Report) -> str:
@@ -87,7 +90,10 @@ def verdict(report: Report) -> str:
     s = report.summary
     if report.exit_code and s.fail:
         first = next((f.id for f in report.checks if f.is_problem), "the first one")
-        return f"exit code 1: {s.fail} check{'s' if s.fail > 1 else ''} failed; mend {first} first"
+        failed = [f for f in report.checks if f.is_problem and f.status == "fail"]
+        number = s.fail if len(report.nodes) < 2 else len({f.id for f in failed})
+        on = f" on {len({f.node for f in failed})} of {len(report.nodes)} nodes" if len(report.nodes) > 1 else ""
+        return f"exit code 1: {number} check{'s' if number > 1 else ''} failed{on}; mend {first} first"
     if report.exit_code and not report.strict:
         return "exit code 1: the environment that was asked for could not be examined"
     if report.exit_code:

@@ -157,10 +157,12 @@ def test_healthy_and_empty() -> None:
     assert "--strict" in shown(warned, "text").splitlines()[-1]
 
 
-def test_every_node_has_its_own_part() -> None:
+def test_two_nodes_are_one_block() -> None:
     text = shown(on_two_nodes(), "text")
-    assert text.index("on gpu-01") < text.index("SYS001") < text.index("on gpu-02")
-    assert text.count("ENV002") == 2
+    assert text.startswith("rlcheck 0.1.0 env on gpu-01, gpu-02\n")
+    assert "SYS001  /dev/shm is large enough\n      where     on gpu-01 only\n" in text
+    assert "ENV002  Declared requirements are met\n      where     on both nodes\n" in text
+    assert text.count("ENV002") == 1
 
 
 def test_strict_says_so() -> None:

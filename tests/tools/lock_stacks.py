@@ -110,7 +110,8 @@ STACKS_BY_NAME = {
     "dev": Stack(
         title="the test tools",
         pythons=("3.10", "3.11", "3.12", "3.13"),
-        needs_mib=450,
+        needs_mib=650,
+        glibc="2.31",
         extras=("dev",),
         follows="cpu",
     ),

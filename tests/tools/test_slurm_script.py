@@ -17,7 +17,7 @@ SCRIPT = ROOT / "docs" / "trainer" / "slurm.sh"
 # Each writes what it was asked; a Ray node joins when it is started, and stays until it is ended.
 COMMANDS = {
     "scontrol": 'echo "scontrol $*" >>"$LOG"; echo first; echo second; echo third',
-    "hostname": "echo 10.0.0.1 fe80::1",
+    "getent": 'echo "getent $*" >>"$LOG"; echo "10.0.0.1 STREAM first"; echo "10.0.0.1 DGRAM"',
     "srun": 'echo "srun $*" >>"$LOG"\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
     "ray": """if [ "$1" = status ]; then
   joined=$(cat "$NODES_FILE" 2>/dev/null | wc -l)
@@ -84,7 +84,8 @@ def _runs(pid: int) -> bool:
 def test_ray_on_every_node_then_rltrain(job: dict[str, str], code: int) -> None:
     ended, log = finish(job, start(job, RLTRAIN_CODE=str(code)))
     assert ended == code
-    head, workers = (line for line in log if line.startswith("srun"))
+    name, head, workers = (line for line in log if line.startswith("srun"))
+    assert "--nodes=1 --ntasks=1 --exclude=first" in name  # its own name may mean 127.0.1.1 to the first node itself
     assert "--nodelist=first" in head
     assert "ray start --head --node-ip-address=10.0.0.1 --port=6379" in head
     assert "--nodes=2 --ntasks=2 --exclude=first" in workers

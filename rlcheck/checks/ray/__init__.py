@@ -1,6 +1,25 @@
-"""Checks of family RAY: what can be said of Ray without asking it."""
+"""Checks of family RAY: this machine's Ray, the way to a head, and the machines of a cluster against each other."""
 
 from rlcheck.check import checks_in
-from rlcheck.checks.ray import address, debugging, devices, security, sessions, settings, versions
+from rlcheck.checks.ray import (
+    address,
+    debugging,
+    devices,
+    environment,
+    hardware,
+    head,
+    members,
+    pairs,
+    reach,
+    resources,
+    security,
+    sessions,
+    settings,
+    versions,
+    versions_across,
+)
 
-CHECKS = checks_in(versions, debugging, devices, sessions, address, settings, security)
+CHECKS = checks_in(
+    versions, debugging, devices, sessions, address, settings, security, reach, head,
+    members, versions_across, resources, environment, hardware, pairs,
+)  # fmt: skip

@@ -11,7 +11,7 @@ from rlcheck.facts.ray import Listener
 
 _MANY = 20
 _STALE_S = 3600.0
-_WORKER_PORTS = (10002, 19999)
+WORKER_PORTS = (10002, 19999)
 _RAY_NAMES = ("gcs_server", "raylet", "ray-dashboard")
 
 
@@ -247,9 +247,9 @@ def worker_ports(facts: Facts) -> Verdict:
     if ray_version(facts) is None:
         return skip("Ray is not installed in the examined environment")
     low, high = need(ray(facts).local_port_range)
-    if low > _WORKER_PORTS[1] or high < _WORKER_PORTS[0]:
+    if low > WORKER_PORTS[1] or high < WORKER_PORTS[0]:
         return passed(f"{low} – {high} does not overlap 10002 – 19999")
-    if _is_reserved(ray(facts).reserved_ports):
+    if is_reserved(ray(facts).reserved_ports):
         return passed("10002 – 19999 is reserved")
     return info(
         f"ephemeral ports {low} – {high} overlap the ports of Ray's workers, 10002 – 19999",
@@ -257,11 +257,11 @@ def worker_ports(facts: Facts) -> Verdict:
     )
 
 
-def _is_reserved(text: str) -> bool:
+def is_reserved(text: str) -> bool:
     """Whether one of the reserved ranges covers all of Ray's worker ports."""
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         is_range = first.isdecimal() and last.isdecimal() and max(len(first), len(last)) <= 5
-        if is_range and int(first) <= _WORKER_PORTS[0] and int(last) >= _WORKER_PORTS[1]:
+        if is_range and int(first) <= WORKER_PORTS[0] and int(last) >= WORKER_PORTS[1]:
             return True
     return False

@@ -17,6 +17,7 @@ from rlcheck.facts.nccl import (
     TorchLinkage,
 )
 from rlcheck.facts.python import Distribution, PythonFacts, TorchFacts
+from tests.checks.ncl.collective_cases import CASES as COLLECTIVE_CASES
 from tests.checks.net.cases import EIGHT_IB, V4_GID, hca, net, roce
 
 SITE = "/venv/lib/python3.12/site-packages"
@@ -116,3 +117,5 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "NCL031": (ncl({"NCCL_IB_TC": "106"}, ROCE), ncl({"NCCL_IB_TC": "52", "NCCL_IB_FIFO_TC": "84"}, ROCE)),
     "NCL032": (ncl({"NCCL_NET": "gIB"}), ncl({"NCCL_NET": "IB"}, IB)),
 }  # fmt: skip
+
+CASES |= COLLECTIVE_CASES

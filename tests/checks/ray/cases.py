@@ -5,6 +5,7 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import AmdDevice, RocmFacts
 from rlcheck.facts.python import Distribution, PythonFacts
 from rlcheck.facts.ray import AuthToken, Listener, RayFacts, RayProcess, RaySession
+from tests.checks.ray import cluster_cases, reach_cases
 
 DAY = 86400.0
 HEAD = "10.0.0.5:6379"
@@ -129,3 +130,4 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         ),
     ),
 }
+CASES |= cluster_cases.CASES | reach_cases.CASES

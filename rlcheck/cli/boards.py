@@ -1,0 +1,190 @@
+"""Which machines a command speaks to, and by what way: this one alone, a Ray cluster's nodes, or those of `--hosts`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlcheck.cli.active import Waiting
+from rlcheck.cli.app import UserError
+from rlcheck.cluster.switchboard import Switchboard
+from rlcheck.facts.document import Facts
+from rlcheck.facts.reach import GcsNode, ReachFacts, WantedRun
+from rlcheck.probes.context import ProbeContext
+
+DEFAULT_PORT = 6379
+_REACH_S = 10.0
+RAY_S = 15.0
+_COLLECT_S = 25.0
+
+
+@dataclass(frozen=True)
+class Also:
+    """Which other ports of the head matter: the Ray Client's, the dashboard's."""
+
+    client: bool = False
+    dashboard: bool = False
+
+
+def parse_head(text: str, port: int | None) -> tuple[str, int]:
+    """Host and port of `host`, `host:port`, `[v6]:port` or `ray://host:port`.
+
+    Raises:
+        UserError: the port is none, or contradicts `--port`.
+    """
+    rest = text.rpartition("://")[2].rstrip("/")
+    host, _, tail = rest.rpartition(":")
+    # No port at all: a bare name, an IPv6 address in brackets or without.
+    if rest.endswith("]") or not host or (":" in host and not host.startswith("[")):
+        host, tail = rest, ""
+    is_client = text.startswith("ray://")  # its port is the Ray Client's, not the head's
+    if tail and not is_client and not (tail.isdecimal() and 0 < int(tail) < 65536):
+        raise UserError(f"--head-ip {text}: {tail!r} is no port; give HOST or HOST:PORT")
+    own = int(tail) if tail and not is_client else None
+    if own is not None and port is not None and own != port:
+        raise UserError(f"--head-ip {text}: names port {own}, --port {port} another; give one of them")
+    host = host.strip("[]")
+    if not host:
+        raise UserError(f"--head-ip {text}: names no host; give HOST or HOST:PORT")
+    return host, own or port or DEFAULT_PORT
+
+
+def reach_of(
+    context: ProbeContext,
+    facts: Facts,
+    head: str,
+    port: int,
+    timeout_s: float | None,
+    wanted: WantedRun | None = None,
+    also: Also | None = None,
+) -> ReachFacts:
+    """The way from this machine, whose own facts are `facts`, to a head."""
+    from rlcheck.reach.examine import examine
+
+    python = facts.python.value
+    # In the order of the search path: of two distributions of one name the first is imported.
+    versions = {d.name: d.version for d in reversed(python.distributions)} if python is not None else {}
+    return examine(
+        context,
+        head,
+        port,
+        wanted=wanted or WantedRun(),
+        client=also is not None and also.client,
+        dashboard=also is not None and also.dashboard,
+        own_ray=versions.get("ray", ""),
+        own_python=python.version if python is not None else "",
+        deadline_s=min(_REACH_S, timeout_s or _REACH_S),
+    )
+
+
+def open_machines(
+    head_ip: str, port: int | None, hosts: str, context: ProbeContext, facts: Facts
+) -> tuple[Switchboard, str]:
+    """Agents for the collectives, and the way to them: those of `--hosts`, of a Ray cluster, or this machine's alone.
+
+    Raises:
+        UserError: the hosts file cannot be used, or no task can be run in the cluster from here.
+    """
+    if hosts:
+        return open_hosts(hosts, " ".join(context.python))
+    if not head_ip:
+        from rlcheck.cluster.launch import open_local
+
+        return open_local(context.python), "local"
+    head, number = parse_head(head_ip, port)
+    reach = reach_of(context, facts, head, number, None)
+    reason = why_no_tasks(facts, reach)
+    if reason:
+        raise UserError(f"--head-ip {head_ip}: {reason}; `rlcheck ray --head-ip {head_ip}` tells more")
+    return open_cluster(reach, context.python), "ray"
+
+
+def open_hosts(hosts: str, python: str) -> tuple[Switchboard, str]:
+    """Agents on the machines of `--hosts`, and the way to them: ssh or srun.
+
+    Args:
+        hosts: a file of hosts, or `slurm` for the nodes of this job.
+        python: the interpreter over there; "" means python3.
+
+    Raises:
+        UserError: the file cannot be used, or this is no Slurm job.
+    """
+    from rlcheck.cluster.hosts import HostsError, read_hosts, slurm_hosts
+    from rlcheck.cluster.srun import open_srun
+    from rlcheck.cluster.ssh import open_ssh
+
+    over_there = python or "python3"
+    try:
+        if hosts == "slurm" and not Path(hosts).is_file():
+            return open_srun(slurm_hosts(os.environ), python=over_there), "srun"
+        return open_ssh(read_hosts(Path(hosts)), python=over_there), "ssh"
+    except HostsError as error:
+        raise UserError(f"--hosts {hosts}: {error}") from None
+
+
+def why_no_tasks(facts: Facts, reach: ReachFacts | None) -> str:
+    """Why no task can be run in the cluster from here, or ""."""
+    gcs = reach.gcs.value if reach is not None else None
+    nodes = gcs.nodes.value if gcs is not None else None
+    if reach is None or gcs is None or nodes is None:
+        return "the head does not answer"
+    if not reach.own_ray_version:
+        return "Ray is not installed in the examined Python; run this on a node of the cluster, or use --hosts FILE"
+    for own, theirs, what in (
+        (reach.own_ray_version, gcs.ray_version.value, "Ray"),
+        (reach.own_python_version, gcs.python_version.value, "Python"),
+    ):
+        if theirs and own and own != theirs:
+            return f"{what} is {own} here and {theirs} in the cluster, which Ray refuses"
+    if not _is_member(facts, nodes):
+        return "this machine is no node of the cluster; run this on one of its nodes, or use --hosts FILE"
+    return ""
+
+
+def _is_member(facts: Facts, nodes: Sequence[GcsNode]) -> bool:
+    section = facts.ray.value
+    own = set(section.addresses) if section is not None else set[str]()
+    return any(node.alive and node.address in own for node in nodes)
+
+
+def open_cluster(reach: ReachFacts, python: tuple[str, ...], within_s: float = RAY_S) -> Switchboard:
+    """An agent on every living node of the Ray cluster that was reached, but for those that do not answer from here."""
+    from rlcheck.cluster.over_ray import open_ray
+
+    gcs = reach.gcs.value
+    nodes = [node for node in (gcs.nodes.value if gcs is not None else None) or () if node.alive]
+    address = next((contact.address for contact in reach.tcp.value or () if contact.outcome == "open"), reach.head)
+    shown = f"[{address}]" if ":" in address else address
+    silent = {
+        node.node_id: f"{node.address}:{contact.port} (its {contact.what}) is {contact.outcome} from here"
+        for node in nodes
+        for contact in reach.node_ports.value or ()
+        if contact.address == node.address and contact.port == node.node_manager_port and contact.outcome != "open"
+    }
+    return open_ray(f"{shown}:{reach.port}", nodes, python, deadline_s=within_s, silent=silent)
+
+
+def node_ports(board: Switchboard, reach: ReachFacts) -> dict[int, list[tuple[int, str]]]:
+    """The ports of Ray's own services on each seat's machine, which the other machines should reach."""
+    gcs = reach.gcs.value
+    nodes = {node.node_id: node for node in (gcs.nodes.value if gcs is not None else None) or ()}
+    ports: dict[int, list[tuple[int, str]]] = {}
+    for index, seat in enumerate(board.seats):
+        node = nodes.get(seat.node_id)
+        if node is not None:
+            named = ((node.node_manager_port, "raylet"), (node.object_manager_port, "object_manager"))
+            ports[index] = [(port, what) for port, what in named if port]
+    return ports
+
+
+def others(board: Switchboard, own: Facts, waiting: Waiting) -> tuple[Facts, ...]:
+    """The whole facts documents of the other machines, as far as rlcheck is installed there."""
+    if len(board.seats) < 2:
+        return ()
+    from rlcheck.cluster.collect_many import collect_many
+
+    waiting.on("facts of the other machines")
+    documents, _ = collect_many(board, _COLLECT_S)
+    return tuple(facts for facts in documents if facts.node != own.node)

@@ -1,0 +1,123 @@
+"""`rlcheck ray`: the way to a head, the cluster as every node sees it, and how to start one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from rlcheck.cli.active import ReportRequest, Waiting, judge_and_show, own_facts, recorded
+from rlcheck.cli.app import UserError
+from rlcheck.cli.boards import (
+    DEFAULT_PORT,
+    RAY_S,
+    Also,
+    node_ports,
+    open_cluster,
+    open_hosts,
+    parse_head,
+    reach_of,
+    why_no_tasks,
+)
+from rlcheck.cli.env import interpreter, make_context
+from rlcheck.facts.base import Fact, absent, known
+from rlcheck.facts.cluster import ClusterFacts
+from rlcheck.facts.document import Facts
+from rlcheck.facts.reach import WantedRun
+
+FAMILIES = ("RAY",)
+_SECTIONS = ("platform", "environ", "python", "ray", "network", "system")  # for the measurements and --start-help
+_SURVEY_S = 8.0
+_WHOLE_S = 28.0
+"""All of this, however broken the network is: it is what somebody in front of a terminal still waits for."""
+
+
+@dataclass(frozen=True)
+class RayRequest:
+    """The options of one call, as in `rlcheck ray --help`."""
+
+    report: ReportRequest
+    head_ip: str = ""
+    port: int | None = None
+    client: bool = False
+    dashboard: bool = False
+    hosts: str = ""
+    nodes: int = 0
+    gpus_per_node: int = 0
+    start_help: bool = False
+
+
+def run_ray(request: RayRequest) -> int:
+    """Run the command and return its exit code.
+
+    Raises:
+        UserError: no head is known, or options that do not go together.
+    """
+    started = time.perf_counter()
+    if request.report.facts is not None:
+        return judge_and_show(request.report, recorded(request.report.facts), FAMILIES, "ray", started)
+    context = make_context(request.report.python, deep=False)
+    with Waiting() as waiting:
+        waiting.on("this machine")
+        facts = own_facts(context, request.report, FAMILIES, _SECTIONS)
+        if request.start_help:
+            return _start_help(facts, request)
+        head, port = _head(request, facts)
+        if head:
+            waiting.on(f"{head}:{port}")
+            wanted = WantedRun(nodes=request.nodes, gpus_per_node=request.gpus_per_node)
+            also = Also(client=request.client, dashboard=request.dashboard)
+            found = reach_of(context, facts, head, port, request.report.timeout_s, wanted, also)
+            facts = msgspec.structs.replace(facts, reach=known(found))
+        facts = msgspec.structs.replace(facts, cluster=_cluster(request, facts, waiting, started))
+    return judge_and_show(request.report, (facts,), FAMILIES, "ray", started)
+
+
+def _start_help(facts: Facts, request: RayRequest) -> int:
+    from rlcheck.starthelp import start_help
+
+    sys.stdout.write(start_help(facts, request.head_ip, request.port or DEFAULT_PORT))
+    return 0
+
+
+def _head(request: RayRequest, facts: Facts) -> tuple[str, int]:
+    """The head to examine, and its port; ("", 0) when only `--hosts` was given."""
+    given = request.head_ip or ("" if request.hosts else _known_head(facts))
+    if not given and request.hosts:
+        return "", 0
+    if not given:
+        raise UserError(
+            "--head-ip: no head given, RAY_ADDRESS is not set and no Ray has run here; give the address that "
+            "`ray start --head` printed, or --hosts FILE where no Ray runs yet"
+        )
+    return parse_head(given, request.port)
+
+
+def _known_head(facts: Facts) -> str:
+    """What this machine itself takes for the head: RAY_ADDRESS, or what the last `ray start` here left."""
+    address = (facts.environ.value or {}).get("RAY_ADDRESS", "")
+    if address and address not in ("auto", "local"):
+        return address
+    section = facts.ray.value
+    return (section.current_cluster.value or "") if section is not None else ""
+
+
+def _cluster(request: RayRequest, facts: Facts, waiting: Waiting, started: float) -> Fact[ClusterFacts]:
+    """What the machines say: those of `--hosts`, or the nodes of the Ray cluster when a task can run there."""
+    from rlcheck.cluster.survey import survey
+
+    if request.hosts:
+        board, via = open_hosts(request.hosts, request.report.python)
+        with board:
+            return known(survey(board, via=via, deadline_s=_SURVEY_S, progress=waiting.on_names))
+    reach = facts.reach.value
+    reason = why_no_tasks(facts, reach)
+    if reason or reach is None:
+        return absent(reason)
+    waiting.on("a task on every node")
+    left_s = _WHOLE_S - _SURVEY_S - (time.perf_counter() - started)
+    with open_cluster(reach, interpreter(request.report.python), min(RAY_S, left_s)) as board:
+        ports = node_ports(board, reach)
+        return known(survey(board, via="ray", ports=ports, deadline_s=_SURVEY_S, progress=waiting.on_names))

@@ -1,0 +1,39 @@
+"""Full facts documents of many machines, where rlcheck is installed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from rlcheck.cluster.switchboard import Lost, Progress, Switchboard
+from rlcheck.facts.document import Facts, FactsError, decode
+
+_GRACE_S = 2.0
+
+
+def collect_many(
+    board: Switchboard, timeout_s: float = 60.0, progress: Progress | None = None
+) -> tuple[tuple[Facts, ...], dict[str, str]]:
+    """The facts of every machine as `rlcheck collect` there writes them, and why others have none, by name.
+
+    A document's node is named after its seat: host names may be alike.
+    """
+    requests = {index: {"do": "collect", "timeout_s": timeout_s} for index in range(len(board.seats))}
+    found: list[Facts] = []
+    reasons: dict[str, str] = {}
+    for index, answer in sorted(board.ask(requests, timeout_s + _GRACE_S, progress).items()):
+        name = board.seats[index].name
+        if isinstance(answer, Lost):
+            reasons[name] = answer.reason
+            continue
+        try:
+            found.append(msgspec.structs.replace(_document(answer, name), node=name))
+        except FactsError as error:
+            reasons[name] = str(error)
+    return tuple(found), reasons
+
+
+def _document(answer: dict[str, Any], name: str) -> Facts:
+    return decode(json.dumps(answer["facts"]).encode(), name)[0]

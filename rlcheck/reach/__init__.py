@@ -1,0 +1,1 @@
+"""The way to a Ray head: names, routes, ports, what speaks there, and the GCS without Ray."""

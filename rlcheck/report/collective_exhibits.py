@@ -1,0 +1,205 @@
+"""The tables of a measurement: bandwidth by collective and size, and the pairs of nodes as a heat map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from rlcheck.collectives.attribution import Pair, pair_scores
+from rlcheck.collectives.expect import expectation, odd_limits
+from rlcheck.facts.collectives import CollectiveFacts, GroupRun, Sample
+from rlcheck.facts.document import Facts
+from rlcheck.report.model import Exhibit
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+_MAX_BARS = 12
+_MAX_NUMBERS = 12
+"""Up to so many nodes the pairs are numbers, above it symbols."""
+_MAX_COLUMNS, _LINE_WIDTH = 64, 76
+_MIDDLE_SIZES = (1 << 20, 64 << 20)
+_NAME_WIDTH = 12
+_FINE, _LOW, _ODD, _BROKEN = ".", "o", "X", "!"
+
+
+def exhibits(facts: Facts) -> tuple[Exhibit, ...]:
+    """What was measured, for a reader at 80 columns; nothing where nothing was."""
+    run = facts.collectives.value
+    if run is None:
+        return ()
+    inner = [group for group in run.groups if len(group.nodes) == 1 and group.samples]
+    tables = [_table(facts, f"Collectives over {_who(run, group)}", [group]) for group in run.groups
+              if len(group.nodes) > 1 and group.phase != "pair" and group.samples]  # fmt: skip
+    if inner:
+        where = inner[0].nodes[0] if len(inner) == 1 else f"each of {len(inner)} nodes"
+        tables.append(_table(facts, f"Collectives inside {where} ({_devices(run, inner[0])})", inner))
+    found = [*tables, _matrix(run)]
+    return tuple(exhibit for exhibit in found if exhibit.rows)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Blocks for values from 0 to their maximum, at most twelve; the last value is always shown."""
+    if len(values) > _MAX_BARS:
+        step = (len(values) - 1) / (_MAX_BARS - 1)
+        values = [values[round(i * step)] for i in range(_MAX_BARS)]
+    top = max(values, default=0.0)
+    if top <= 0:
+        return ""
+    return "".join(BLOCKS[min(int(value / top * len(BLOCKS)), len(BLOCKS) - 1)] for value in values)
+
+
+def collectives_in(groups: Iterable[GroupRun]) -> list[str]:
+    """The names of the collectives, in the order in which they were run."""
+    return list(dict.fromkeys(sample.collective for group in groups for sample in group.samples))
+
+
+def middle_curve(groups: Iterable[GroupRun], collective: str) -> dict[int, tuple[float, float]]:
+    """Size in bytes to (bus bandwidth in bytes/s, seconds): the middle of the groups, rising in size."""
+    values: dict[int, list[Sample]] = {}
+    for group in groups:
+        for sample in group.samples:
+            if sample.collective == collective:
+                values.setdefault(sample.num_bytes, []).append(sample)
+    return {
+        size: (median(s.busbw for s in values[size]), median(s.seconds for s in values[size]))
+        for size in sorted(values)
+    }
+
+
+def _who(run: CollectiveFacts, group: GroupRun) -> str:
+    return f"{len(group.nodes)} nodes ({_devices(run, group)})"
+
+
+def _devices(run: CollectiveFacts, group: GroupRun) -> str:
+    kinds = sorted({rank.device for rank in run.ranks if rank.rank in group.ranks})
+    return f"{len(group.ranks)} x {' or '.join(kinds) or 'unknown'}"
+
+
+def _table(facts: Facts, title: str, groups: Sequence[GroupRun]) -> Exhibit:
+    curves = {name: middle_curve(groups, name) for name in collectives_in(groups)}
+    sizes = sorted({size for curve in curves.values() for size in curve})
+    nearest = dict.fromkeys(_nearest(sizes, wanted) for wanted in _MIDDLE_SIZES)
+    shown = [size for size in nearest if sizes[0] < size < sizes[-1]]
+    rows: list[tuple[str, ...]] = []
+    derived: set[str] = set()
+    for collective, curve in curves.items():
+        largest = max(curve)
+        expected = expectation(facts, groups[0], collective, largest)
+        if expected is not None and expected.derived:
+            derived.add(expected.derived)
+        rows.append(
+            (
+                collective,
+                f"{curve[min(curve)][1] * 1e6:.0f} µs",
+                *(_speed(curve[size][0]) if size in curve else "-" for size in shown),
+                _speed(curve[largest][0]),
+                _speed(max(busbw for busbw, _ in curve.values())),
+                f"≥ {_speed(expected.busbw)}" if expected is not None else "-",
+                sparkline([busbw for busbw, _ in curve.values()]),
+            )
+        )
+    notes = [
+        f"Bus bandwidth in GB/s, as nccl-tests counts it, from {_size(sizes[0])} to {_size(sizes[-1])}; the first "
+        "column is the time of the smallest size. Expected is meant for the largest."
+    ]
+    notes += [f"The middle of {len(groups)} nodes."] if len(groups) > 1 else []
+    notes += [f"Expected: {text}." for text in sorted(derived)]
+    columns = ("collective", _size(sizes[0]), *map(_size, shown), _size(sizes[-1]), "best", "expected", "over size")
+    return Exhibit(title=title, columns=columns, rows=tuple(rows), notes=tuple(notes))
+
+
+def _nearest(sizes: Sequence[int], wanted: int) -> int:
+    return min(sizes, key=lambda size: abs(size.bit_length() - wanted.bit_length()))
+
+
+def _speed(bytes_per_s: float) -> str:
+    giga = bytes_per_s / 1e9
+    return f"{giga:.0f}" if giga >= 100 else f"{giga:.1f}" if giga >= 10 else f"{giga:.2g}"
+
+
+def _size(num_bytes: int) -> str:
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+def pair_bandwidths(run: CollectiveFacts) -> dict[Pair, float]:
+    """Each pair of nodes and its best bandwidth in bytes/s; 0 for one that hung or failed."""
+    found: dict[Pair, float] = {}
+    for group in run.groups:
+        if group.phase == "pair" and len(group.nodes) == 2:
+            one, two = sorted(group.nodes)
+            found[one, two] = max((sample.busbw for sample in group.samples), default=0.0)
+    return found
+
+
+def _matrix(run: CollectiveFacts) -> Exhibit:
+    values = pair_bandwidths(run)
+    nodes = sorted({node for pair in values for node in pair})
+    if len(nodes) <= 2:
+        return Exhibit(title="")
+    return _numbers(values, nodes) if len(nodes) <= _MAX_NUMBERS else _symbols(run, values, nodes)
+
+
+def _numbers(values: dict[Pair, float], nodes: Sequence[str]) -> Exhibit:
+    top = max(values.values(), default=0.0)
+    unit, name = (1e9, "GB/s") if top >= 1e9 else (1e6, "MB/s")
+
+    def cell(one: str, two: str) -> str:
+        value = values.get((min(one, two), max(one, two)))
+        if value is None:
+            return "" if one != two else "·"
+        return f"{value / unit:.3g}" if value else _BROKEN
+
+    rows = tuple((_label(i, node), *(cell(node, other) for other in nodes)) for i, node in enumerate(nodes))
+    return Exhibit(
+        title=f"Best bandwidth between pairs of nodes, {name}",
+        columns=("", *(str(i) for i in range(len(nodes)))),
+        rows=rows,
+        notes=(f"{_BROKEN} hung or failed; empty: not measured.",),
+    )
+
+
+def _symbols(run: CollectiveFacts, values: dict[Pair, float], nodes: Sequence[str]) -> Exhibit:
+    """One character a pair; of very many nodes only those with something odd keep their row."""
+    scores = pair_scores(run.groups)
+    limits = odd_limits(run.groups)
+
+    def sign(one: str, two: str) -> str:
+        pair = (min(one, two), max(one, two))
+        if pair not in values:
+            return "\\" if one == two else " "
+        if not values[pair]:
+            return _BROKEN
+        score = scores.get(pair, 1.0)
+        return _FINE if score >= limits["warn"] else _LOW if score >= limits["fail"] else _ODD
+
+    lines = {node: "".join(sign(node, other) for other in nodes) for node in nodes}
+    shown = (
+        nodes if len(nodes) <= _MAX_COLUMNS else [node for node in nodes if set(lines[node]) & {_LOW, _ODD, _BROKEN}]
+    )
+    if len(nodes) > _MAX_COLUMNS:
+        rows = tuple((_label(nodes.index(node), node), _counts(lines[node])) for node in shown)
+    else:
+        width = min(_NAME_WIDTH, _LINE_WIDTH - len("00 ") - len("  ") - len(nodes))
+        rows = tuple((_label(i, node, width), lines[node].replace(" ", "_")) for i, node in enumerate(nodes))
+    legend = f"{_FINE} at least {limits['warn']:.0%} of the middle, {_LOW} at least {limits['fail']:.0%}, {_ODD} less, "
+    return Exhibit(
+        title=f"Pairs of {len(nodes)} nodes",
+        columns=("", "with each other node, in the same order" if len(nodes) <= _MAX_COLUMNS else "pairs"),
+        rows=rows or (("all", _FINE),),
+        notes=(f"{legend}{_BROKEN} hung or failed, _ not measured.",),
+    )
+
+
+def _counts(line: str) -> str:
+    words = {_FINE: "well", _LOW: "slow", _ODD: "very slow", _BROKEN: "broken"}
+    return ", ".join(f"{line.count(sign)} {word}" for sign, word in words.items() if sign in line)
+
+
+def _label(index: int, node: str, width: int = _NAME_WIDTH) -> str:
+    """The end of a long name, since the names of a cluster begin alike."""
+    short = node if len(node) <= width else f"~{node[1 - width :]}"
+    return f"{index} {short}"
