@@ -61,6 +61,7 @@ def env(
     select: opt.SelectOption = None,
     timeout: opt.TimeoutOption = None,
     facts: opt.FactsOption = None,
+    hosts: opt.HostsOption = "",
     python: opt.PythonOption = "",
     deep: opt.DeepOption = False,
     fix: opt.FixOption = False,
@@ -80,6 +81,7 @@ def env(
         select=tuple(select or ()),
         timeout_s=timeout,
         facts=facts,
+        hosts=hosts,
         python=python,
         deep=deep,
         fix=fix,
@@ -165,11 +167,12 @@ def collect(
     timeout: opt.TimeoutOption = None,
     python: opt.PythonOption = "",
     deep: opt.DeepOption = False,
+    hosts: opt.HostsOption = "",
 ) -> None:
-    """Record the facts of this machine as JSON, secrets removed, to be judged elsewhere with --facts."""
+    """Record the facts of this machine, or of many, as JSON without secrets, to be judged with --facts."""
     from rlcheck.cli.collect import run_collect
 
-    raise typer.Exit(run_collect(output, timeout, python, deep))
+    raise typer.Exit(run_collect(output, timeout, python, deep, hosts))
 
 
 @app.command()

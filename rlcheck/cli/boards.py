@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from rlcheck.cli.active import Waiting
 from rlcheck.cli.app import UserError
 from rlcheck.cluster.switchboard import Switchboard
+from rlcheck.facts.cluster import ClusterFacts, Member
 from rlcheck.facts.document import Facts
 from rlcheck.facts.reach import GcsNode, ReachFacts, WantedRun
 from rlcheck.probes.context import ProbeContext
@@ -179,12 +181,41 @@ def node_ports(board: Switchboard, reach: ReachFacts) -> dict[int, list[tuple[in
     return ports
 
 
-def others(board: Switchboard, own: Facts, waiting: Waiting) -> tuple[Facts, ...]:
-    """The whole facts documents of the other machines, as far as rlcheck is installed there."""
-    if len(board.seats) < 2:
+def others(board: Switchboard, cluster: ClusterFacts, own: Facts, waiting: Waiting) -> tuple[Facts, ...]:
+    """The whole facts documents of the machines but this one, as far as rlcheck is installed there."""
+    here = {member.name for member in cluster.members if _is_here(member, own)}
+    if all(seat.name in here for seat in board.seats):
         return ()
     from rlcheck.cluster.collect_many import collect_many
 
     waiting.on("facts of the other machines")
-    documents, _ = collect_many(board, _COLLECT_S)
-    return tuple(facts for facts in documents if facts.node != own.node)
+    documents, _ = collect_many(board, _COLLECT_S, without=here)
+    return documents
+
+
+def facts_of_hosts(hosts: str, python: str, waiting: Waiting) -> tuple[tuple[Facts, ...], dict[str, str]]:
+    """The whole facts documents of the machines of `--hosts`, and why others have none, by name.
+
+    Raises:
+        UserError: the hosts cannot be read, or not one of them has rlcheck.
+    """
+    from rlcheck.cluster.collect_many import collect_many
+
+    board, _ = open_hosts(hosts, python)
+    with board:
+        waiting.on(f"{len(board.seats)} hosts")
+        documents, without = collect_many(board, _COLLECT_S, waiting.on_names)
+    if not documents:
+        name, reason = next(iter(without.items()))
+        raise UserError(f"--hosts {hosts}: no facts from any of {len(without)} hosts; {name}: {reason}")
+    return documents, without
+
+
+def _is_here(member: Member, own: Facts) -> bool:
+    """Whether an agent ran on this very machine: host names may be alike, and containers share the machine's boot."""
+    machine = member.machine.value
+    if machine is None or machine.hostname != own.node:
+        return False
+    with contextlib.suppress(OSError):
+        return machine.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return True

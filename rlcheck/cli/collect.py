@@ -12,17 +12,32 @@ from rlcheck.cli.env import make_context, read_facts, show_waiting
 from rlcheck.facts.document import Facts, FactsError, encode
 from rlcheck.probes.gather import gather
 from rlcheck.redact import redact_bytes
+from rlcheck.report.wording import clean
 
 
-def run_collect(output: Path | None, timeout_s: float | None, python: str, deep: bool) -> int:
-    """Write the facts of this machine, redacted.
+def run_collect(output: Path | None, timeout_s: float | None, python: str, deep: bool, hosts: str = "") -> int:
+    """Write the facts of this machine, or of those of `--hosts`, redacted. 1 when a host has none.
 
     Raises:
-        UserError: the output cannot be written.
+        UserError: the output cannot be written, or the hosts cannot be used.
     """
+    if hosts:
+        return _collect_hosts(output, python, hosts)
     facts = gather(make_context(python, deep), clinic.summon(()).probes, timeout_s, show_waiting)
     _write(redact_bytes(encode((facts,)), os.environ), output)
     return 0
+
+
+def _collect_hosts(output: Path | None, python: str, hosts: str) -> int:
+    from rlcheck.cli.active import Waiting
+    from rlcheck.cli.boards import facts_of_hosts
+
+    with Waiting() as waiting:
+        documents, without = facts_of_hosts(hosts, python, waiting)
+    _write(redact_bytes(encode(documents), os.environ), output)
+    for name, reason in without.items():
+        sys.stderr.write(clean(f"rlcheck: {name} gave no facts: {reason}") + "\n")
+    return 1 if without else 0
 
 
 def run_merge(files: list[Path], output: Path | None) -> int:

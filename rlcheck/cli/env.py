@@ -40,6 +40,7 @@ class EnvRequest:
     select: tuple[str, ...] = ()
     timeout_s: float | None = None
     facts: Path | None = None
+    hosts: str = ""
     python: str = ""
     deep: bool = False
     fix: bool = False
@@ -57,13 +58,14 @@ def run_env(request: EnvRequest) -> int:
     """
     started = time.perf_counter()
     _refuse_nonsense(request)
+    without: dict[str, str] = {}
     try:
         settings = load_settings(Path(_working_directory()))
         doctor = clinic.summon()
         checks = doctor.select(request.select or settings.select)
         probes = doctor.probes_for(checks)
-        context = make_context(request.python, request.deep)
-        nodes = _nodes(request, context, probes)
+        context = make_context("" if request.hosts else request.python, request.deep)
+        nodes, without = _nodes(request, context, probes)
         report = _examine(doctor, nodes, checks, settings, request, started)
         if request.fix:
             plan = fixes.plan(report)
@@ -74,7 +76,8 @@ def run_env(request: EnvRequest) -> int:
                 report = fixes.with_changes(report, after, notes)
     except (ConfigError, FactsError, clinic.SelectionError, fixes.FixError) as error:
         raise UserError(str(error)) from None
-    report = without_the_asked_for(report, nodes[0], request.python)
+    report = without_the_asked_for(report, nodes[0], "" if request.hosts else request.python)
+    report = without_hosts(report, without)
     show(report, request.format, request.output, request.verbose, request.ascii_only)
     return report.exit_code
 
@@ -132,6 +135,14 @@ def without_the_asked_for(report: Report, facts: Facts, python: str) -> Report:
     return msgspec.structs.replace(report, exit_code=1, notes=(*report.notes, note))
 
 
+def without_hosts(report: Report, without: dict[str, str]) -> Report:
+    """The report, failed when a machine of `--hosts` gave no facts: it must not look healthy."""
+    if not without:
+        return report
+    notes = tuple(f"{name} gave no facts: {reason}" for name, reason in without.items())
+    return msgspec.structs.replace(report, exit_code=1, notes=(*report.notes, *notes))
+
+
 def show_waiting(sections: tuple[str, ...]) -> None:
     """Say on standard error what is still awaited, when somebody is looking."""
     if sys.stderr.isatty():
@@ -172,16 +183,29 @@ def _write_utf8(stream: object) -> None:
 
 
 def _refuse_nonsense(request: EnvRequest) -> None:
-    if request.facts is not None and (request.fix or request.python or request.deep):
-        raise UserError("--facts judges another machine's record; --fix, --python and --deep need the machine itself")
+    if request.facts is not None and (request.fix or request.python or request.deep or request.hosts):
+        raise UserError(
+            "--facts judges another machine's record; --fix, --python, --deep and --hosts need the machine itself"
+        )
+    if request.hosts and (request.fix or request.deep):
+        raise UserError("--hosts examines other machines; --fix and --deep are for this one alone")
     if (request.dry_run or request.yes) and not request.fix:
         raise UserError("--dry-run and --yes go with --fix")
 
 
-def _nodes(request: EnvRequest, context: ProbeContext, probes: tuple[Probe, ...]) -> tuple[Facts, ...]:
+def _nodes(
+    request: EnvRequest, context: ProbeContext, probes: tuple[Probe, ...]
+) -> tuple[tuple[Facts, ...], dict[str, str]]:
+    """The documents to judge, and the hosts that there are none of, with the reasons."""
+    if request.hosts:
+        from rlcheck.cli.active import Waiting
+        from rlcheck.cli.boards import facts_of_hosts
+
+        with Waiting() as waiting:
+            return facts_of_hosts(request.hosts, request.python, waiting)
     if request.facts is None:
-        return (gather(context, probes, request.timeout_s, show_waiting),)
-    return read_facts(request.facts)
+        return (gather(context, probes, request.timeout_s, show_waiting),), {}
+    return read_facts(request.facts), {}
 
 
 def read_facts(path: Path) -> tuple[Facts, ...]:

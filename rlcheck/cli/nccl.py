@@ -110,7 +110,7 @@ def _measured(
 ) -> tuple[Facts, ...]:
     """The facts documents of all machines; what was measured between them is in the first."""
     found = survey(board, via=launcher, worker_ports=None, deadline_s=_SURVEY_S, progress=waiting.on_names)
-    more = others(board, facts, waiting)
+    more = others(board, found, facts, waiting)
     plan = Request(
         launcher=launcher,
         backend=request.backend,

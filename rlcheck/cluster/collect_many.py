@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -14,17 +15,20 @@ _GRACE_S = 2.0
 
 
 def collect_many(
-    board: Switchboard, timeout_s: float = 60.0, progress: Progress | None = None
+    board: Switchboard, timeout_s: float = 60.0, progress: Progress | None = None, without: Collection[str] = ()
 ) -> tuple[tuple[Facts, ...], dict[str, str]]:
     """The facts of every machine as `rlcheck collect` there writes them, and why others have none, by name.
 
-    A document's node is named after its seat: host names may be alike.
+    A document's node is named after its machine's seat: host names may be alike. Machines named in `without` are not
+    asked, and of several seats on one machine only the first is.
     """
-    requests = {index: {"do": "collect", "timeout_s": timeout_s} for index in range(len(board.seats))}
+    first = {seat.node or seat.name: index for index, seat in reversed(list(enumerate(board.seats)))}
+    asked = [index for index in first.values() if board.seats[index].name not in without]
+    requests = {index: {"do": "collect", "timeout_s": timeout_s} for index in asked}
     found: list[Facts] = []
     reasons: dict[str, str] = {}
     for index, answer in sorted(board.ask(requests, timeout_s + _GRACE_S, progress).items()):
-        name = board.seats[index].name
+        name = board.seats[index].node or board.seats[index].name
         if isinstance(answer, Lost):
             reasons[name] = answer.reason
             continue

@@ -17,6 +17,10 @@ _PACKAGE = "rlcheck_collectives"
 _EVENTS_S = 0.1
 _MOST_STARTS = 6
 HELLO_S = 90.0
+_LATE_S = 15.0
+"""Ranks of one run start together: who takes so much longer than most, or four times as long, is stuck."""
+_NOISE = ("The hostname of the client socket cannot be retrieved",)
+"""What torch prints on stderr wherever addresses have no names; it explains nothing."""
 """Importing torch from a cold network file system takes this long; a warm one takes two seconds."""
 _TAIL_LINES = 12
 _TAIL_S = 2.0
@@ -161,7 +165,8 @@ class Crew:
                 continue
             if event.get("event") == "rank_ended":
                 process.ended = str(event["how"])
-                handle(process.rank, {"at": "ended", "how": process.ended, "last_lines": event.get("last_lines", [])})
+                lines = _telling(event.get("last_lines", []))
+                handle(process.rank, {"at": "ended", "how": process.ended, "last_lines": lines})
             elif event.get("event") == "rank":
                 self._hear(process, event["message"], handle)
 
@@ -184,7 +189,8 @@ class Crew:
         Returns:
             the ranks that are ready.
         """
-        deadline = time.monotonic() + timeout_s
+        started = time.monotonic()
+        deadline = started + timeout_s
 
         def on_message(rank: int, message: dict[str, Any]) -> None:
             process = self.processes[rank]
@@ -193,15 +199,20 @@ class Crew:
                 process.gone = f"could not start: {message['how']}" + (f", {lines[-1]}" if lines else "")
 
         waiting = [rank for rank in ranks if not self.processes[rank].gone]
-        while time.monotonic() < deadline:
+        most_by = started
+        while (now := time.monotonic()) < deadline:
             waiting = [r for r in waiting if not self.processes[r].is_ready and not self.processes[r].gone]
             if not waiting:
+                break
+            if 2 * len(waiting) > len(ranks):
+                most_by = now
+            elif now > most_by + max(_LATE_S, 3 * (most_by - started)):
                 break
             self.listen(on_message)
         for rank in waiting:
             process = self.processes[rank]
             if not process.is_ready and not process.gone:
-                process.gone = f"did not say hello within {timeout_s:g} s"
+                process.gone = f"did not say hello within {time.monotonic() - started:.0f} s"
                 self.kill(process)
         return [rank for rank in ranks if self.processes[rank].is_ready]
 
@@ -214,7 +225,7 @@ class Crew:
         rest = [rank for rank in ranks if not found.get(rank)]
         tails = {r: {"do": "tail", "rank": self.processes[r].key, "num_lines": _TAIL_LINES} for r in rest}
         for rank, answer in self._ask_each(tails, _TAIL_S).items():
-            found[rank] = () if isinstance(answer, Lost) else tuple(str(line) for line in answer["lines"])
+            found[rank] = () if isinstance(answer, Lost) else tuple(_telling(answer["lines"]))
         return {rank: lines for rank, lines in found.items() if lines}
 
     def _ask_each(self, requests: Mapping[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any] | Lost]:
@@ -233,3 +244,8 @@ class Crew:
         """Kill all ranks."""
         for process in self.processes:
             self.kill(process)
+
+
+def _telling(lines: Iterable[Any]) -> list[str]:
+    """The lines without those that are no news."""
+    return [str(line) for line in lines if not any(noise in str(line) for noise in _NOISE)]

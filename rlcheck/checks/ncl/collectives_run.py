@@ -104,7 +104,8 @@ def nothing_hung(facts: Facts) -> Verdict:
     What it does:
         Every step has a deadline. When one passes, the ranks that entered the step, that left it and that never came
         are told apart, and the last lines of the silent ones are shown. A rank that is missing in several groups is
-        the cause; where all arrived and none left, it is the path between them.
+        the cause; where all arrived and none left, it is the path between them. Steps in which a rank died, or that a
+        slow node or connection made too long, are told with that.
 
     Why it matters:
         In training the same hang shows after half an hour, on the ranks that wait and not on the one that is missing.
@@ -118,9 +119,13 @@ def nothing_hung(facts: Facts) -> Verdict:
         https://github.com/NVIDIA/nccl/issues/1260
     """
     run = measured(facts)
-    stalled = [(group, group.stall) for group in run.groups if group.stall is not None]
+    unended = [(group, group.stall) for group in run.groups if group.stall is not None and not group.stall.died]
+    slow = {name for suspect in _of_kind(run, "slow") for name in suspect.names}
+    stalled = [(group, stall) for group, stall in unended if stall.silent or not slow & set(group.nodes)]
+    if not stalled and unended:
+        return info(f"{_without_names(*unended[0])}: what is slow there explains it")
     if not stalled:
-        return passed(f"all steps of {len(run.groups)} groups ended in time") if run.groups else skip("nothing was run")
+        return passed(f"the steps of {len(run.groups)} groups ended in time") if run.groups else skip("nothing was run")
     silent = _of_kind(run, "silent")
     found = listed([suspect.label for suspect in silent]) + " never came" if silent else _without_names(*stalled[0])
     details = [line for group, stall in stalled for line in _stall_lines(run, group, stall)]

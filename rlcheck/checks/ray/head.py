@@ -160,7 +160,8 @@ def dead_nodes(facts: Facts) -> Verdict:
     nodes = _told(facts, need(reach(facts).gcs).nodes)
     back = {node.address for node in nodes if node.alive}
     lost = [n for n in nodes if not n.alive and 0 <= n.end_age_s < _RECENT_S and not _is_no_fault(n)]
-    gone = [node for node in lost if node.address not in back]
+    latest = {node.address: node for node in sorted(lost, key=lambda n: -n.end_age_s)}  # one may be lost many times
+    gone = [node for node in latest.values() if node.address not in back]
     num_alive = sum(node.alive for node in nodes)
     if not gone:
         note = f"; {len(lost)} came back after having been lost" if lost else ""

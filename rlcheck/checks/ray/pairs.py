@@ -12,6 +12,7 @@ from rlcheck.facts.cluster import Member
 from rlcheck.facts.document import Facts
 from rlcheck.facts.reach import Contact
 
+_NOBODY = 8  # with more explanations than this none of them explains anything
 _PORTS = {
     "gcs": "the GCS",
     "raylet": "the node manager",
@@ -96,11 +97,14 @@ def reach(facts: Facts) -> Verdict:
     found = [odd for odd in explain([m.name for m in members], failed, edges) if _is_proof(odd, edges)]
     if not found:
         return skip(f"some connections could not be tried: {_outcome(c for edge in failed for c in edges[edge])}")
-    lines = tuple(f"{words(odd)} ({_outcome(c for edge in odd.edges for c in edges[edge])})" for odd in found)
+    lines = [f"{words(odd)} ({_outcome(c for edge in odd.edges for c in edges[edge])})" for odd in found]
+    shown = "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
+    if len(lines) > _NOBODY:
+        shown = f"{len(failed)} of {len(edges)} directions fail, all over the cluster: nobody stands out ({lines[0]})"
     return fail(
         "every node to reach every other",
-        "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else ""),
-        details=lines[3:],
+        shown,
+        details=tuple(lines[3:]),
         evidence=tuple(evidence(f"cluster.members[{a}].contacts", f"to {b}: {_outcome(edges[a, b])}", "connect()")
                        for a, b in sorted(failed)[:16]),
         params=_nodes_of(found),
