@@ -61,7 +61,7 @@ def test_worker_ports_of_a_node_blocked_for_all(cluster: RayCluster) -> None:
     with cluster.nodes[2].drop("10002:19999"):
         examined = at(cluster, cluster.head)
     examined.names("RAY045", "node3")
-    assert not [text for id, text in examined.problems().items() if "node2" in text], examined.problems()
+    assert not [text for text in examined.problems().values() if "node2" in text], examined.problems()
 
 
 def test_a_run_that_does_not_fit(cluster: RayCluster) -> None:

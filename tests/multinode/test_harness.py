@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, base_environ
 from tests.multinode.netns import Node, child_of, network
 
 LISTEN = """
@@ -84,7 +84,7 @@ def test_a_bridge_with_the_same_address_everywhere(pair: tuple[Node, Node]) -> N
         assert "172.17.0.1/16" in one.run(["ip", "addr", "show", "docker0"]).stdout
 
 
-def test_nothing_outlives_the_test_process() -> None:
+def test_nothing_outlives_the_test_process(tmp_path: Path) -> None:
     """Killed with SIGKILL, it leaves neither processes nor namespaces behind."""
     script = """
 import sys, time
@@ -94,7 +94,9 @@ with network(1) as (node,):
     time.sleep(600)
 """
     command = [sys.executable, "-c", script]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=base_environ({"TMPDIR": str(tmp_path)}), stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout
     pids = [int(word) for word in process.stdout.readline().split()]
     assert len(pids) == 2

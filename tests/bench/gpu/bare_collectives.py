@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-SIZES = [1 << n for n in (20, 23, 26, 28, 30, 32)]
+SIZES = [1 << n for n in (21, 25, 27, 29, 30, 31, 32)]
 FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n,
            "reduce_scatter": lambda n: (n - 1) / n, "broadcast": lambda n: 1.0}  # fmt: skip
 
@@ -42,10 +42,10 @@ def timed(call: Callable[[], object], budget_s: float = 0.4) -> float:
 
 
 def calls(num_bytes: int) -> dict[str, Callable[[], object]]:
-    """One call of each collective on `num_bytes` in all."""
+    """One call of each collective on `num_bytes` of float32 in all, as `rlcheck nccl` does it."""
     world = dist.get_world_size()
-    whole = torch.ones(num_bytes // 2, dtype=torch.bfloat16, device="cuda")
-    part = torch.ones(num_bytes // 2 // world, dtype=torch.bfloat16, device="cuda")
+    whole = torch.ones(num_bytes // 4, device="cuda")
+    part = torch.ones(num_bytes // 4 // world, device="cuda")
     return {
         "all_reduce": lambda: dist.all_reduce(whole),
         "all_gather": lambda: dist.all_gather_into_tensor(whole, part),

@@ -71,9 +71,17 @@ def test_a_run_with_roles_on_the_host_is_the_same_run(models: Path, tmp_path: Pa
         assert worker.parameter_hash() == before[0]
         steps.append(run.step(1))
         worker.export(tmp_path / "out")
+    # With the policy the optimizer steps on the host, whose last bits differ; the KL term is a difference of two logs.
     for mine, theirs in zip(steps, [*wanted, wanted[1]], strict=True):
         for name in ("actor/grad_norm", "critic/grad_norm", "critic/vf_loss", "actor/kl_loss"):
-            assert mine[name] == pytest.approx(theirs[name], rel=1e-5), name
+            relative = 1e-4 if always and name == "actor/kl_loss" else 1e-5
+            assert mine[name] == pytest.approx(theirs[name], rel=relative), name
+
+
+def settled() -> int:
+    """Bytes allocated, without cuBLAS's workspaces: 64 MiB on a Hopper GPU as soon as anything was multiplied."""
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated()
 
 
 def test_roles_on_the_host_leave_the_device_between_their_uses(models: Path) -> None:
@@ -92,12 +100,14 @@ def test_roles_on_the_host_leave_the_device_between_their_uses(models: Path) -> 
             lambda: [None for _ in worker.full_weights()],
         ]
         for number, use in enumerate(uses):
+            settled()
             torch.cuda.reset_peak_memory_stats()
             use()
-            assert torch.cuda.memory_allocated() < 0.3 * size, number
+            peak = torch.cuda.max_memory_allocated()
+            assert settled() < 0.3 * size, number
             if number in (1, 2):
-                assert 0.9 * size < torch.cuda.max_memory_allocated() < 1.7 * size, "one role alone"
+                assert 0.9 * size < peak < 1.7 * size, "one role alone"
             if number == 3:
-                assert torch.cuda.max_memory_allocated() > 3.9 * size, "weights, gradients and two states at once"
+                assert peak > 3.9 * size, "weights, gradients and two states at once"
             if number == 4:
-                assert torch.cuda.max_memory_allocated() < 0.3 * size, "weights are sent one at a time"
+                assert peak < 0.3 * size, "weights are sent one at a time"
