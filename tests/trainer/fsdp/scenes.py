@@ -50,11 +50,13 @@ class Run:
         self._rank, self._world_size = rank, world_size
 
     def experience(self, step: int) -> dict[str, Tensor]:
-        """Batch STEP with what actor, reference and critic say about it; all rows, on every rank."""
+        """Batch STEP with what actor, critic and the reference, if there is one, say of it; all rows, on every rank."""
         batch = random_batch(16, seed=100 + step % 3)
         dealt = shards(batch, self._config, self._world_size)
         mine = dealt[self._rank][1]
-        read = {**self.worker.log_probs(mine), **self.worker.ref_log_probs(mine), **self.worker.values(mine)}
+        read = {**self.worker.log_probs(mine), **self.worker.values(mine)}
+        if self._config.needs_reference:
+            read |= self.worker.ref_log_probs(mine)
         every: list[dict[str, Tensor]] = [{}] * self._world_size
         torch.distributed.all_gather_object(every, read)
         for name in read:
