@@ -104,7 +104,8 @@ HEADLINES = [
 
 @cache
 def judged(name: str) -> dict[str, Finding]:
-    return {finding.id: finding for finding in engine.judge(recorded(name), DOCTOR.checks, DOCTOR.library)}
+    checks = clinic.measured(DOCTOR.checks, recorded(name))
+    return {finding.id: finding for finding in engine.judge(recorded(name), checks, DOCTOR.library)}
 
 
 @cache
