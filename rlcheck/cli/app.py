@@ -134,7 +134,7 @@ def nccl(
     quick: opt.QuickOption = False,
     max_size: opt.MaxSizeOption = "",
     ranks_per_node: opt.RanksOption = 0,
-    pairs: opt.PairsOption = opt.Pairs.QUICK,
+    pairs: opt.PairsOption = opt.Pairs.AUTO,
     step_timeout: opt.StepTimeoutOption = 30.0,
     plot: opt.PlotOption = None,
     format: opt.FormatOption = opt.Format.TEXT,

@@ -13,7 +13,7 @@ from rlcheck.cli.app import UserError
 from rlcheck.cluster.switchboard import Switchboard
 from rlcheck.facts.cluster import ClusterFacts, Member
 from rlcheck.facts.document import Facts
-from rlcheck.facts.reach import GcsNode, ReachFacts, WantedRun
+from rlcheck.facts.reach import Contact, GcsNode, ReachFacts, WantedRun
 from rlcheck.probes.context import ProbeContext
 
 DEFAULT_PORT = 6379
@@ -51,6 +51,12 @@ def parse_head(text: str, port: int | None) -> tuple[str, int]:
     if not host:
         raise UserError(f"--head-ip {text}: names no host; give HOST or HOST:PORT")
     return host, own or port or DEFAULT_PORT
+
+
+def is_client_address(text: str) -> bool:
+    """Whether an address is one of the Ray Client's server, at its usual port."""
+    scheme, _, rest = text.rstrip("/").partition("://")
+    return scheme == "ray" and (":" not in rest or rest.endswith(":10001"))
 
 
 def reach_of(
@@ -159,13 +165,20 @@ def open_cluster(reach: ReachFacts, python: tuple[str, ...], within_s: float = R
     nodes = [node for node in (gcs.nodes.value if gcs is not None else None) or () if node.alive]
     address = next((contact.address for contact in reach.tcp.value or () if contact.outcome == "open"), reach.head)
     shown = f"[{address}]" if ":" in address else address
-    silent = {
-        node.node_id: f"{node.address}:{contact.port} (its {contact.what}) is {contact.outcome} from here"
-        for node in nodes
-        for contact in reach.node_ports.value or ()
-        if contact.address == node.address and contact.port == node.node_manager_port and contact.outcome != "open"
-    }
+    silent = {node.node_id: reason for node in nodes if (reason := _why_silent(node, reach.node_ports.value or ()))}
     return open_ray(f"{shown}:{reach.port}", nodes, python, deadline_s=within_s, silent=silent)
+
+
+def _why_silent(node: GcsNode, contacts: Sequence[Contact]) -> str:
+    """Why no task of ours can be run on a node, as far as its ports tell; else ""."""
+    mine = [contact for contact in contacts if contact.address == node.address]
+    raylet = [c for c in mine if c.what == "raylet" and c.port == node.node_manager_port and c.outcome != "open"]
+    workers = [c for c in mine if c.what == "worker" and c.port in node.worker_ports]
+    # A worker that refuses may have ended meanwhile; one that is dropped is there, and so are those to come.
+    if workers and any(contact.outcome not in ("filtered", "unreachable") for contact in workers):
+        workers = []
+    first = next(iter((*raylet, *workers)), None)
+    return f"{node.address}:{first.port} (its {first.what}) is {first.outcome} from here" if first is not None else ""
 
 
 def node_ports(board: Switchboard, reach: ReachFacts) -> dict[int, list[tuple[int, str]]]:
@@ -183,8 +196,8 @@ def node_ports(board: Switchboard, reach: ReachFacts) -> dict[int, list[tuple[in
 
 def others(board: Switchboard, cluster: ClusterFacts, own: Facts, waiting: Waiting) -> tuple[Facts, ...]:
     """The whole facts documents of the machines but this one, as far as rlcheck is installed there."""
-    here = {member.name for member in cluster.members if _is_here(member, own)}
-    if all(seat.name in here for seat in board.seats):
+    here = {member.name for member in cluster.members if is_here(member, own)}
+    if all(seat.machine in here for seat in board.seats):
         return ()
     from rlcheck.cluster.collect_many import collect_many
 
@@ -211,7 +224,7 @@ def facts_of_hosts(hosts: str, python: str, waiting: Waiting) -> tuple[tuple[Fac
     return documents, without
 
 
-def _is_here(member: Member, own: Facts) -> bool:
+def is_here(member: Member, own: Facts) -> bool:
     """Whether an agent ran on this very machine: host names may be alike, and containers share the machine's boot."""
     machine = member.machine.value
     if machine is None or machine.hostname != own.node:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
 from rlcheck.cli.active import ReportRequest, Waiting, judge_and_show, own_facts, recorded
-from rlcheck.cli.app import UserError
-from rlcheck.cli.boards import open_machines, others
+from rlcheck.cli.app import USAGE_ERROR, UserError
+from rlcheck.cli.boards import is_here, open_machines, others
 from rlcheck.cli.env import make_context
 from rlcheck.cluster.survey import survey
 from rlcheck.cluster.switchboard import Switchboard
@@ -42,7 +44,7 @@ class NcclRequest:
     quick: bool = False
     max_size: str = ""
     ranks_per_node: int = 0
-    pairs: str = "quick"
+    pairs: str = "auto"
     step_timeout_s: float = 30.0
     plot: Path | None = None
 
@@ -55,8 +57,8 @@ def run_nccl(request: NcclRequest) -> int:
     """
     started = time.perf_counter()
     max_bytes = parse_size(request.max_size) if request.max_size else 0
-    if request.plot is not None and request.plot.suffix not in (".png", ".html"):
-        raise UserError(f"--plot {request.plot}: name a file that ends in .png or .html")
+    if request.plot is not None:
+        _can_draw(request.plot)
     if request.report.facts is not None:
         return _judged(request, recorded(request.report.facts), started)
     if is_gathered(os.environ) and not (request.hosts or request.head_ip):
@@ -82,15 +84,21 @@ def _among_ranks(request: NcclRequest, max_bytes: int, started: float) -> int:
             context = make_context(request.report.python, deep=False)
             facts = own_facts(context, request.report, FAMILIES, _SECTIONS)
             nodes = _measured(request, max_bytes, board, board.launcher, facts, waiting)
-    code = _judged(request, nodes, started)
-    board.announce(code)
+    code = USAGE_ERROR
+    try:
+        code = _judged(request, nodes, started)
+    finally:
+        board.announce(code)
     return code
 
 
 def _judged(request: NcclRequest, nodes: tuple[Facts, ...], started: float) -> int:
+    """Show the report, then draw: a picture that fails must not cost the report."""
+    code = judge_and_show(request.report, nodes, FAMILIES, "nccl", started, sections=("cluster", "collectives"))
     if request.plot is not None:
+        sys.stdout.flush()
         _draw(nodes, request.plot)
-    return judge_and_show(request.report, nodes, FAMILIES, "nccl", started, sections=("cluster", "collectives"))
+    return code
 
 
 def parse_size(text: str) -> int:
@@ -121,7 +129,24 @@ def _measured(
         pairs=request.pairs,
     )
     done = measure(board, plan, waiting.on_names)
-    return msgspec.structs.replace(facts, cluster=known(found), collectives=known(done)), *more
+    # One name for this machine, too: that by which the findings know it.
+    name = next((member.name for member in found.members if is_here(member, facts)), facts.node)
+    return msgspec.structs.replace(facts, node=name, cluster=known(found), collectives=known(done)), *more
+
+
+def _can_draw(path: Path) -> None:
+    """Raise what can be known before minutes are spent on a measurement."""
+    suffix = path.suffix.lower()
+    if suffix not in (".png", ".html"):
+        raise UserError(f"--plot {path}: name a file that ends in .png or .html")
+    if not path.parent.is_dir():
+        raise UserError(f"--plot {path}: there is no directory {path.parent}; make it, or choose another place")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"--plot {path}: cannot be written; choose another place")
+    if suffix == ".png" and find_spec("matplotlib") is None:
+        raise UserError(
+            f"--plot {path}: a .png needs matplotlib; install it with: pip install 'rlcheck[plot]', or name a .html"
+        )
 
 
 def _draw(nodes: Sequence[Facts], path: Path) -> None:

@@ -30,6 +30,7 @@ class Backend(str, Enum):
 class Pairs(str, Enum):
     """Which pairs of machines are measured."""
 
+    AUTO = "auto"
     QUICK = "quick"
     ALL = "all"
     NONE = "none"
@@ -108,7 +109,10 @@ RanksOption = Annotated[
     int, typer.Option("--ranks-per-node", min=0, help="Processes on each machine (one a GPU; 1 without).")
 ]
 PairsOption = Annotated[
-    Pairs, typer.Option("--pairs", help="Which pairs of machines to measure: two partners each, all, none.")
+    Pairs,
+    typer.Option(
+        "--pairs", help="Pairs of machines: all, quick (two partners each), none; auto: all, quick for --quick over 16."
+    ),
 ]
 StepTimeoutOption = Annotated[
     float, typer.Option("--step-timeout", min=1, metavar="SECONDS", help="Deadline of one step before it hangs.")

@@ -14,6 +14,7 @@ from rlcheck.cli.boards import (
     DEFAULT_PORT,
     RAY_S,
     Also,
+    is_client_address,
     node_ports,
     open_cluster,
     open_hosts,
@@ -22,14 +23,17 @@ from rlcheck.cli.boards import (
     why_no_tasks,
 )
 from rlcheck.cli.env import interpreter, make_context
-from rlcheck.facts.base import Fact, absent, known
-from rlcheck.facts.cluster import ClusterFacts
+from rlcheck.facts.base import absent, known
 from rlcheck.facts.document import Facts
+from rlcheck.facts.hygiene import made_safe
 from rlcheck.facts.reach import WantedRun
+from rlcheck.probes.context import ProbeContext
+from rlcheck.reach.examine import look_at_workers
 
 FAMILIES = ("RAY",)
 _SECTIONS = ("platform", "environ", "python", "ray", "network", "system")  # for the measurements and --start-help
 _SURVEY_S = 8.0
+_WORKERS_S = 2.0
 _WHOLE_S = 28.0
 """All of this, however broken the network is: it is what somebody in front of a terminal still waits for."""
 
@@ -61,17 +65,18 @@ def run_ray(request: RayRequest) -> int:
     context = make_context(request.report.python, deep=False)
     with Waiting() as waiting:
         waiting.on("this machine")
-        facts = own_facts(context, request.report, FAMILIES, _SECTIONS)
+        gpus = ("nvidia",) if request.start_help else ()
+        facts = own_facts(context, request.report, FAMILIES, (*_SECTIONS, *gpus))
         if request.start_help:
             return _start_help(facts, request)
         head, port = _head(request, facts)
         if head:
             waiting.on(f"{head}:{port}")
             wanted = WantedRun(nodes=request.nodes, gpus_per_node=request.gpus_per_node)
-            also = Also(client=request.client, dashboard=request.dashboard)
+            also = Also(client=request.client or is_client_address(request.head_ip), dashboard=request.dashboard)
             found = reach_of(context, facts, head, port, request.report.timeout_s, wanted, also)
-            facts = msgspec.structs.replace(facts, reach=known(found))
-        facts = msgspec.structs.replace(facts, cluster=_cluster(request, facts, waiting, started))
+            facts = msgspec.structs.replace(facts, reach=made_safe("reach", known(found)))
+        facts = _with_cluster(context, request, facts, waiting, started)
     return judge_and_show(request.report, (facts,), FAMILIES, "ray", started)
 
 
@@ -84,7 +89,8 @@ def _start_help(facts: Facts, request: RayRequest) -> int:
 
 def _head(request: RayRequest, facts: Facts) -> tuple[str, int]:
     """The head to examine, and its port; ("", 0) when only `--hosts` was given."""
-    given = request.head_ip or ("" if request.hosts else _known_head(facts))
+    asked = "" if request.head_ip == "auto" else request.head_ip  # as in ray.init: what this machine knows
+    given = asked or ("" if request.hosts else _known_head(facts))
     if not given and request.hosts:
         return "", 0
     if not given:
@@ -104,20 +110,25 @@ def _known_head(facts: Facts) -> str:
     return (section.current_cluster.value or "") if section is not None else ""
 
 
-def _cluster(request: RayRequest, facts: Facts, waiting: Waiting, started: float) -> Fact[ClusterFacts]:
-    """What the machines say: those of `--hosts`, or the nodes of the Ray cluster when a task can run there."""
+def _with_cluster(context: ProbeContext, request: RayRequest, facts: Facts, waiting: Waiting, started: float) -> Facts:
+    """The facts, with what the machines say: those of `--hosts`, or the cluster's where a task can run."""
     from rlcheck.cluster.survey import survey
 
     if request.hosts:
         board, via = open_hosts(request.hosts, request.report.python)
         with board:
-            return known(survey(board, via=via, deadline_s=_SURVEY_S, progress=waiting.on_names))
+            found = survey(board, via=via, deadline_s=_SURVEY_S, progress=waiting.on_names)
+        return msgspec.structs.replace(facts, cluster=made_safe("cluster", known(found)))
     reach = facts.reach.value
     reason = why_no_tasks(facts, reach)
     if reason or reach is None:
-        return absent(reason)
+        return msgspec.structs.replace(facts, cluster=absent(reason))
     waiting.on("a task on every node")
-    left_s = _WHOLE_S - _SURVEY_S - (time.perf_counter() - started)
+    left_s = _WHOLE_S - _SURVEY_S - _WORKERS_S - (time.perf_counter() - started)
     with open_cluster(reach, interpreter(request.report.python), min(RAY_S, left_s)) as board:
         ports = node_ports(board, reach)
-        return known(survey(board, via="ray", ports=ports, deadline_s=_SURVEY_S, progress=waiting.on_names))
+        found = survey(board, via="ray", ports=ports, deadline_s=_SURVEY_S, progress=waiting.on_names)
+        if board.lost:  # by now they have workers, which may be what cannot be reached
+            reach = look_at_workers(context, reach, _WORKERS_S)
+    safe = made_safe("reach", known(reach)), made_safe("cluster", known(found))
+    return msgspec.structs.replace(facts, reach=safe[0], cluster=safe[1])

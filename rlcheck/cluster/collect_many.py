@@ -20,15 +20,14 @@ def collect_many(
     """The facts of every machine as `rlcheck collect` there writes them, and why others have none, by name.
 
     A document's node is named after its machine's seat: host names may be alike. Machines named in `without` are not
-    asked, and of several seats on one machine only the first is.
+    asked, and of several seats on one machine only one is.
     """
-    first = {seat.node or seat.name: index for index, seat in reversed(list(enumerate(board.seats)))}
-    asked = [index for index in first.values() if board.seats[index].name not in without]
+    asked = [index for index in board.one_a_machine() if board.seats[index].machine not in without]
     requests = {index: {"do": "collect", "timeout_s": timeout_s} for index in asked}
     found: list[Facts] = []
     reasons: dict[str, str] = {}
     for index, answer in sorted(board.ask(requests, timeout_s + _GRACE_S, progress).items()):
-        name = board.seats[index].node or board.seats[index].name
+        name = board.seats[index].machine
         if isinstance(answer, Lost):
             reasons[name] = answer.reason
             continue

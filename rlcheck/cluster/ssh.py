@@ -13,6 +13,8 @@ from rlcheck.cluster.switchboard import Seat, Switchboard, unique_names
 
 _LOGIN_S = 10.0
 """For the login and the start of Python, after the time that ssh has to connect."""
+_MORE_S, _MOST_MORE_S = 0.3, 25.0
+"""And for each host: many logins at once are work for this machine, and for a jump host or file system they share."""
 _SSH_FAILED, _NOT_FOUND = 255, 127
 _WORDS = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key is another than the known one"),
@@ -44,7 +46,7 @@ def open_ssh(
 
     Args:
         hosts: the machines.
-        connect_timeout_s: how long a host has to answer; 10 s more to log in.
+        connect_timeout_s: how long a host has to answer; 10 s more to log in, and longer the more hosts there are.
         ssh: the command, with options of its own, if need be.
         python: the interpreter there, as words of a shell.
     """
@@ -60,7 +62,8 @@ def open_ssh(
             continue
         link.send_raw(first)
         links.append(link)
-    return Switchboard(seats, links, lost, connect_timeout_s + _LOGIN_S, "ssh to log in", explain)
+    up_within_s = connect_timeout_s + _LOGIN_S + min(_MOST_MORE_S, _MORE_S * len(hosts))
+    return Switchboard(seats, links, lost, up_within_s, "ssh to log in", explain)
 
 
 def _command(host: Host, connect_timeout_s: float, ssh: Sequence[str], python: str) -> list[str]:

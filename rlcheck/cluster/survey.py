@@ -12,6 +12,7 @@ import msgspec
 from rlcheck.cluster.switchboard import Lost, Progress, Switchboard
 from rlcheck.facts.base import Fact, MissingKind, known, missing
 from rlcheck.facts.cluster import ClusterFacts, MachineFacts, Member, Registered
+from rlcheck.facts.hygiene import made_safe
 from rlcheck.facts.reach import Contact
 
 Answers = dict[int, dict[str, Any] | Lost]
@@ -26,11 +27,12 @@ _GRACE_S = 0.7
 
 @dataclass
 class _Survey:
-    """A survey under way: the board, when it must be over, and what has come in."""
+    """A survey under way: the board, when it must be over, one seat of each machine, and what has come in."""
 
     board: Switchboard
     deadline: float
     progress: Progress | None
+    wanted: tuple[int, ...]
     machines: Answers = field(default_factory=dict[int, "dict[str, Any] | Lost"])
     offsets: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
     contacts: dict[int, list[tuple[str, Contact]]] = field(default_factory=dict[int, list[tuple[str, Contact]]])
@@ -67,22 +69,22 @@ def survey(
     """
     started = time.monotonic()
     board.wait_up(progress)
-    work = _Survey(board, time.monotonic() + deadline_s, progress)
+    work = _Survey(board, time.monotonic() + deadline_s, progress, board.one_a_machine())
     _read_clocks(work)
-    here = [index for index in range(len(board.seats)) if index not in board.lost]
+    here = [index for index in work.wanted if index not in board.lost]
     work.machines = work.ask({index: {"do": "facts", "timeout_s": _FACTS_S} for index in here}, _FACTS_S + _GRACE_S)
     try:
         _connect_all(work, _listen(work, worker_ports), ports)
     finally:
         for index in here:
             board.post(index, {"do": "unlisten"})
-    members = tuple(_member(work, index, registered) for index in range(len(board.seats)))
+    members = tuple(_member(work, index, registered) for index in work.wanted)
     return ClusterFacts(via=via, members=members, seconds=time.monotonic() - started)
 
 
 def _read_clocks(work: _Survey) -> None:
     """Offsets from our clock, each from the quickest of a few round trips."""
-    wanted = [index for index in range(len(work.board.seats)) if index not in work.board.lost]
+    wanted = [index for index in work.wanted if index not in work.board.lost]
     for _ in range(_CLOCK_ROUNDS):
         answers = work.ask({index: {"do": "clock"} for index in wanted}, _CLOCK_S)
         wanted = [index for index, answer in answers.items() if not isinstance(answer, Lost)]
@@ -105,7 +107,7 @@ def _listen(work: _Survey, worker_ports: tuple[int, int] | None) -> dict[int, li
     requests = {
         index: {"do": "listen", "address": seats[index].address, "ports": wanted}
         for index in usable
-        if seats[index].address and len(seats) > 1
+        if seats[index].address and len(work.wanted) > 1
     }
     targets: dict[int, list[dict[str, Any]]] = {}
     for index, answer in work.ask(requests, _LISTEN_S).items():
@@ -133,7 +135,7 @@ def _connect_all(work: _Survey, targets: dict[int, list[dict[str, Any]]], ports:
         given = [{"address": seats[index].address, "port": port, "what": what} for port, what in wanted if port]
         if seats[index].address:
             targets.setdefault(index, []).extend(given)
-    timeout_s = _CONNECT_S if len(seats) <= _MANY else _CONNECT_MANY_S
+    timeout_s = _CONNECT_S if len(work.wanted) <= _MANY else _CONNECT_MANY_S
     timeout_s = max(0.5, min(timeout_s, work.deadline - time.monotonic() - _GRACE_S))
     plans = {
         index: [(other, target) for other in sorted(targets) if other != index for target in targets[other]]
@@ -153,7 +155,7 @@ def _connect_all(work: _Survey, targets: dict[int, list[dict[str, Any]]], ports:
         if not isinstance(answer, Lost):
             made = iter(msgspec.convert(answer["contacts"], tuple[Contact, ...]))
             work.contacts[index] = [
-                (seats[other].name, _unopened(target) if "why" in target else next(made))
+                (seats[other].machine, _unopened(target) if "why" in target else next(made))
                 for other, target in plans[index]
             ]
 
@@ -171,7 +173,7 @@ def _member(work: _Survey, index: int, registered: Mapping[str, Registered]) -> 
         record = msgspec.convert(hello["registered"], Registered)
     contacts = work.contacts.get(index, [])
     return Member(
-        name=seat.name,
+        name=seat.machine,
         address=seat.address,
         node_id=seat.node_id,
         is_head=seat.is_head,
@@ -196,6 +198,7 @@ def _machine(work: _Survey, index: int) -> Fact[MachineFacts]:
         return missing(MissingKind.ERROR, f"its agent answered something that makes no sense: {error}")
     if index not in work.offsets:
         late = missing(MissingKind.TIMEOUT, f"did not tell its time within {_CLOCK_S:g} s")
-        return known(msgspec.structs.replace(machine, clock_offset_s=late))
+        return made_safe("agent's", known(msgspec.structs.replace(machine, clock_offset_s=late)))
     offset_s, error_s = work.offsets[index]
-    return known(msgspec.structs.replace(machine, clock_offset_s=known(offset_s), clock_error_s=error_s))
+    machine = msgspec.structs.replace(machine, clock_offset_s=known(offset_s), clock_error_s=error_s)
+    return made_safe("agent's", known(machine))  # a machine that says what no file can hold costs itself alone

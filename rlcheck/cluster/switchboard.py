@@ -36,6 +36,11 @@ class Seat:
     local_rank: int = -1
     node: str = ""
 
+    @property
+    def machine(self) -> str:
+        """The name of the machine, which several seats may share."""
+        return self.node or self.name
+
 
 @dataclass(frozen=True)
 class Lost:
@@ -116,6 +121,11 @@ class Switchboard:
         return tuple(self._seats)
 
     @property
+    def up_within_s(self) -> float:
+        """How long an agent may take to say its first word."""
+        return self._up_within_s
+
+    @property
     def hellos(self) -> tuple[dict[str, Any], ...]:
         """The first message of each agent, empty while it has not come: pid, python, hostname, up_after_s and more."""
         return tuple(state.hello for state in self._states)
@@ -127,6 +137,14 @@ class Switchboard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def one_a_machine(self) -> tuple[int, ...]:
+        """A seat of each machine, in order: a living one if there is any."""
+        chosen: dict[str, int] = {}
+        for index, seat in enumerate(self.seats):
+            if chosen.setdefault(seat.machine, index) in self.lost:
+                chosen[seat.machine] = index
+        return tuple(sorted(chosen.values()))
 
     def wait_up(self, progress: Progress | None = None) -> None:
         """Wait until every seat has come up or is lost; each has its own time to."""

@@ -79,7 +79,7 @@ class Crew:
         new: list[Process] = []
         for seat, local_rank in places:
             place = self.board.seats[seat]
-            new.append(Process(len(self.processes), seat, place.node or place.name, local_rank))
+            new.append(Process(len(self.processes), seat, place.machine, local_rank))
             self.processes.append(new[-1])
         self.number()
         self._start(new)

@@ -14,7 +14,7 @@ from rlcheck.collectives.muster import lost_of, muster, ranks_of
 from rlcheck.collectives.plan import Request, Step
 from rlcheck.collectives.results import group_run
 from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
-from rlcheck.facts.collectives import CollectiveFacts, GroupRun, RasFacts
+from rlcheck.facts.collectives import CollectiveFacts, GroupRun, RasFacts, Stall
 
 __all__ = ["Request", "measure"]
 
@@ -23,6 +23,7 @@ _PATIENCE_S = 5.0
 _PATIENCE_FACTOR = 4.0
 """A pair may take so many times what the slowest healthy pair took for the same step, and `_PATIENCE_S` in any case."""
 _TRIAL_STEPS = 2
+_AGAIN_ROUNDS = 4
 
 
 def measure(board: Switchboard, request: Request, progress: Progress = lambda _: None) -> CollectiveFacts:
@@ -82,8 +83,9 @@ class Measurement:
         self._within_nodes(nodes)
         if len(nodes) < 2:
             return
-        if self.request.pairs != "none" and len(nodes) > 2:
-            self._pairs(nodes)
+        pairs = plan.pairs_of(self.request, len(nodes))
+        if pairs != "none":
+            self._pairs(nodes, rounds.tournament(nodes) if pairs == "all" else rounds.quick(nodes))
         self._everybody(nodes)
 
     def _nodes(self) -> tuple[str, ...]:
@@ -98,21 +100,30 @@ class Measurement:
             self.progress(("collectives within each node",) if len(nodes) > 1 else ("collectives",))
             self._run([replace(group, ask_ras=len(nodes) == 1) for group in groups])
 
-    def _pairs(self, nodes: Sequence[str]) -> None:
-        turns = rounds.tournament(nodes) if self.request.pairs == "all" else rounds.quick(nodes)
+    def _pairs(self, nodes: Sequence[str], turns: Sequence[Sequence[rounds.Pair]]) -> None:
         for number, pairs in enumerate(turns):
             self.progress((f"pairs of nodes, round {number + 1} of {len(turns)}",))
             self._run_pairs(pairs, number)
         mine = [group for group in self.groups if group.phase == "pair"]
         suspects = set(attribution.suspect_nodes(mine)) - self.broken
-        if suspects and self.request.pairs == "quick":
+        if suspects:
             good = [node for node in nodes if node not in suspects | self.broken]
             met = [(group.nodes[0], group.nodes[-1]) for group in mine]
-            hopeless = {frozenset(group.nodes) for group in mine if group.stall or group.error}
-            pairs = [pair for pair in rounds.again(suspects, good, met) if frozenset(pair) not in hopeless]
+            known = {frozenset(pair) for pair in met}
+            pairs = [pair for pair in rounds.again(suspects, good, met) if frozenset(pair) not in known]
             if pairs:
                 self.progress(("suspects with new partners",))
                 self._run_pairs(pairs, len(turns))
+        self._pairs_again(len(turns) + 1)
+
+    def _pairs_again(self, number: int) -> None:
+        """Pairs that were slow once more: busy machines make noise, and nobody is to be named for that."""
+        for turn in range(_AGAIN_ROUNDS):
+            pairs = rounds.disjoint(attribution.worth_a_second_look(self.groups))
+            if not pairs:
+                return
+            self.progress(("slow pairs once more",))
+            self._run_pairs(pairs, number + turn)
 
     def _run_pairs(self, pairs: Sequence[rounds.Pair], number: int) -> None:
         """A round, without nodes that are known to be broken: they would only cost their partners a deadline."""
@@ -192,6 +203,7 @@ class Measurement:
     def _run(self, plans: Sequence[GroupPlan]) -> list[Group]:
         """Measure these groups at the same time, with fresh ranks where the last group spoilt them, and record them."""
         wanted = {rank for group in plans for rank in group.ranks}
+        self._note_deaths(wanted - self._used_up)
         self.crew.replace(sorted(wanted & self._used_up))
         self._used_up -= wanted
         self.crew.wait_ready(sorted(wanted))
@@ -205,6 +217,16 @@ class Measurement:
             if group.outcome != "fine":
                 self._used_up |= set(group.plan.ranks)
         return groups
+
+    def _note_deaths(self, ranks: Collection[int]) -> None:
+        """Who died while nothing was asked of it: on record before fresh ranks take over."""
+        self.crew.listen(lambda rank, message: None, 0.0)
+        for process in [self.crew.processes[rank] for rank in sorted(ranks)]:
+            if process.ended and not process.gone:
+                stall = Stall(step="waiting for a group", deadline_s=0.0, died={str(process.rank): process.ended})
+                self.groups.append(GroupRun(phase="node", nodes=(process.node,), ranks=(process.rank,), stall=stall))
+                self.broken.add(process.node)
+                self._used_up.add(process.rank)
 
     def _of_the_living(self, group: GroupPlan) -> GroupPlan:
         """The group without ranks that are gone; empty when it makes no sense without them."""

@@ -14,7 +14,8 @@ INIT = "init"
 _GRACE_S = 1.0
 """After the first error, for those that follow from it and for the end of a process that caused it."""
 _STATUS_S = 1.5
-_LEAVE_S = 5.0
+LEAVE_S = 5.0
+LEAVING = "leaving the group"
 _RAS_S = 4.0
 _CONCLUDE_AFTER_S = {"grace": _GRACE_S, "asking": _STATUS_S, "ras": _RAS_S + 1}
 _LOGS = 16
@@ -212,14 +213,17 @@ class Group:
         waited = time.monotonic() - self.since
         if self.state in ("opening", "running") and waited > self.deadlines[self.step_index]:
             self.outcome = "stall"
-            self._go("asking")
-            for rank in self.plan.ranks:
-                self.crew.tell(rank, {"do": "status"})
+            self._ask_status()
         elif waited > _CONCLUDE_AFTER_S.get(self.state, waited):
             self._conclude()
-        elif self.state == "leaving" and waited > _LEAVE_S:
+        elif self.state == "leaving" and waited > LEAVE_S:
             self.outcome = "left badly"
-            self._go("done")
+            self._ask_status()
+
+    def _ask_status(self) -> None:
+        self._go("asking")
+        for rank in self.plan.ranks:
+            self.crew.tell(rank, {"do": "status"})
 
     def _go(self, state: str) -> None:
         self.state = state

@@ -132,9 +132,7 @@ def ranks_of(crew: Crew) -> tuple[Rank, ...]:
 
 def lost_of(crew: Crew) -> dict[str, str]:
     """Who does not take part and why: by node, or by node and local rank where others of the node do."""
-    found = {
-        seat.node or seat.name: crew.board.lost[i] for i, seat in enumerate(crew.board.seats) if i in crew.board.lost
-    }
+    found = {seat.machine: crew.board.lost[i] for i, seat in enumerate(crew.board.seats) if i in crew.board.lost}
     present = {process.node for process in crew.processes if not process.gone}
     for process in crew.processes:
         if process.gone:

@@ -22,6 +22,8 @@ _PAIR_SIZES = (8, MIB, 4 * MIB, 32 * MIB, 256 * MIB)
 _BUDGET_S = {"nccl": 0.4, "gloo": 0.2}
 _QUICK_BUDGET_S = {"nccl": 0.1, "gloo": 0.04}
 _PAIR_LIMIT_S, _QUICK_LIMIT_S, _LIMIT_S = 3.0, 10.0, 120.0
+_QUICK_NODES = 16
+"""Up to here all pairs are measured even with `--quick`."""
 GLOO_DEADLINE_S = 10.0
 """A step on small CPU messages takes milliseconds; this is for machines that do other things as well."""
 FREE_SHARE = 0.4
@@ -33,9 +35,9 @@ class Request:
     """What to measure.
 
     backend: auto, nccl or gloo. quick: fewer sizes, smaller budgets. max_bytes: the largest message (0: by backend
-    and memory). ranks_per_node: 0 for one a GPU, one without. step_timeout_s: deadline of one step. pairs: quick, all
-    or none. python: the interpreter for the ranks, "" for the agents' own. launcher: how the board came about, for
-    the record.
+    and memory). ranks_per_node: 0 for one a GPU, one without. step_timeout_s: deadline of one step. pairs: all, quick
+    (two partners for each), none, or auto: see `pairs_of`. python: the interpreter for the ranks, "" for the agents'
+    own. launcher: how the board came about, for the record.
     """
 
     backend: str = "auto"
@@ -43,7 +45,7 @@ class Request:
     max_bytes: int = 0
     ranks_per_node: int = 0
     step_timeout_s: float = 30.0
-    pairs: str = "quick"
+    pairs: str = "auto"
     python: str = ""
     launcher: str = "local"
 
@@ -76,6 +78,15 @@ class Step:
 def deadline_s(request: Request, backend: str) -> float:
     """How long one step may take before it hangs."""
     return min(request.step_timeout_s, GLOO_DEADLINE_S) if backend == "gloo" else request.step_timeout_s
+
+
+def pairs_of(request: Request, num_nodes: int) -> str:
+    """all, quick or none: everybody meets everybody in as many rounds as there are nodes, if that is not too long."""
+    if num_nodes < 3:
+        return "none"
+    if request.pairs != "auto":
+        return request.pairs
+    return "quick" if request.quick and num_nodes > _QUICK_NODES else "all"
 
 
 def limit_s(phase: str, request: Request) -> float:

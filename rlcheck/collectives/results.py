@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from rlcheck.collectives import nccl_log
 from rlcheck.collectives.crew import Crew
-from rlcheck.collectives.group import INIT, Group, RankTrack
+from rlcheck.collectives.group import INIT, LEAVE_S, LEAVING, Group, RankTrack
 from rlcheck.collectives.plan import FIRST_STEP, bus_factor
 from rlcheck.facts.base import Fact, absent, known
 from rlcheck.facts.collectives import GroupRun, Sample, Stall, Transport, Wrong
@@ -36,11 +36,37 @@ def group_run(group: Group, crew: Crew) -> GroupRun:
         dtypes_checked=_texts(group, finished, "checked"),
         skipped=_texts(group, finished, "skipped"),
         wrong=_wrong(group),
-        stall=_stall(group, crew) if group.outcome == "stall" else None,
+        stall={"stall": _stall, "left badly": _bad_leave}.get(group.outcome, _no_stall)(group, crew),
         error=group.first_error if group.outcome in ("error", "stall") else "",
         transport=_transport(group),
         slowest_rank=slowest,
         seconds=group.seconds,
+    )
+
+
+def _no_stall(group: Group, crew: Crew) -> Stall | None:
+    return None
+
+
+def _bad_leave(group: Group, crew: Crew) -> Stall | None:
+    """Who died or fell silent while the group was taken apart; nobody when it only took too long."""
+    left = tuple(rank for rank, track in group.tracks.items() if track.left == len(group.names))
+    died = {rank: track for rank, track in group.tracks.items() if track.ended}
+    asked = any(track.status for track in group.tracks.values())
+    silent = tuple(
+        rank for rank, t in group.tracks.items() if asked and not t.status and rank not in died and rank not in left
+    )
+    if not died and not silent:
+        return None
+    lines = crew.tails(silent) | {rank: track.ended_lines for rank, track in died.items() if track.ended_lines}
+    return Stall(
+        step=LEAVING,
+        deadline_s=LEAVE_S,
+        arrived=group.plan.ranks,
+        finished=left,
+        silent=silent,
+        died={str(rank): track.ended for rank, track in died.items()},
+        last_lines={str(rank): text for rank, text in sorted(lines.items())},
     )
 
 

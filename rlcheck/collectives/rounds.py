@@ -47,6 +47,17 @@ def _until_met(short: set[str], rounds: Sequence[tuple[Pair, ...]]) -> list[tupl
     return found
 
 
+def disjoint(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """As many of the pairs as fit into one round, the first ones first."""
+    busy: set[str] = set()
+    chosen: list[Pair] = []
+    for pair in pairs:
+        if not busy & set(pair):
+            busy.update(pair)
+            chosen.append(pair)
+    return tuple(chosen)
+
+
 def again(suspects: Collection[str], good: Sequence[str], met: Collection[Pair]) -> tuple[Pair, ...]:
     """One round that pairs each suspect with a known-good node, one that it has not met if there is any.
 

@@ -77,7 +77,8 @@ class Speaker(Struct, frozen=True):
 
 class GcsNode(Struct, frozen=True):
     """A node as the GCS has it. Resources are Ray's (CPU, GPU, …), in total and not handed out; ports are 0 when not
-    known. `end_age_s` is how long ago it ended, by this machine's clock; -1 while it is alive or when nobody knows.
+    known. `worker_ports` are those of a few processes of workers and drivers that live there, the youngest first.
+    `end_age_s` is how long ago it ended, by this machine's clock; -1 while it is alive or when nobody knows.
     """
 
     node_id: str
@@ -89,6 +90,7 @@ class GcsNode(Struct, frozen=True):
     object_manager_port: int = 0
     agent_port: int = 0
     metrics_port: int = 0
+    worker_ports: tuple[int, ...] = ()
     resources: dict[str, float] = {}
     available: dict[str, float] = {}
     start_time_ms: int = 0

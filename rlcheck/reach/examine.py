@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
 from rlcheck.facts.reach import Contact, GcsFacts, GcsNode, ReachFacts, Route, Speaker, WantedRun
 from rlcheck.probes.context import ProbeContext
@@ -90,6 +92,36 @@ def examine(
     )
 
 
+def look_at_workers(ctx: ProbeContext, found: ReachFacts, deadline_s: float) -> ReachFacts:
+    """`found`, with the processes that run tasks by now: while nothing runs on a cluster, it has none.
+
+    Args:
+        ctx: this machine's files and environment.
+        found: of `examine`, a while ago.
+        deadline_s: for asking, and for connecting to them all.
+    """
+    from rlcheck.reach.gcs import ask_workers
+
+    gcs = found.gcs.value
+    nodes = gcs.nodes.value if gcs is not None else None
+    contact = next((contact for contact in found.tcp.value or () if contact.outcome == "open"), None)
+    if gcs is None or nodes is None or contact is None:
+        return found
+    clock = _Clock(time.monotonic() + deadline_s)
+    ports = _guarded(lambda: ask_workers(ctx, contact.address, contact.port, clock.share(GCS_S))).value or {}
+    fresh = tuple(msgspec.structs.replace(n, worker_ports=ports.get(n.node_id, n.worker_ports)) for n in nodes)
+    targets = [
+        tcp.Target(node.address, number, "worker")
+        for node, old in zip(fresh, nodes, strict=True)
+        for number in node.worker_ports
+        if node.alive and number not in old.worker_ports
+    ]
+    contacts = (*(found.node_ports.value or ()), *tcp.connect_all(targets[:_MAX_NODES], clock.share(TCP_S)))
+    return msgspec.structs.replace(
+        found, gcs=known(msgspec.structs.replace(gcs, nodes=known(fresh))), node_ports=known(contacts)
+    )
+
+
 def _guarded(look: Callable[[], T]) -> Fact[T]:
     """What `look` finds. A fault of ours is a missing fact, as with every probe, and not the end of the report."""
     try:
@@ -129,7 +161,7 @@ def _behind(ctx: ProbeContext, at_head: tuple[Contact, ...], clock: _Clock) -> t
 
 
 def _node_ports(gcs: Fact[GcsFacts], nodes: tuple[GcsNode, ...], clock: _Clock) -> Fact[tuple[Contact, ...]]:
-    """Connections to what every living node advertises: its raylet, its object manager, its agent."""
+    """Connections to what every living node advertises: its raylet, object manager, agent, and some of its workers."""
     if not nodes:
         return absent("the GCS named no nodes" if gcs.value is not None else "no GCS answers at the head's port")
     targets = [
@@ -139,6 +171,7 @@ def _node_ports(gcs: Fact[GcsFacts], nodes: tuple[GcsNode, ...], clock: _Clock) 
             ("raylet", node.node_manager_port),
             ("object_manager", node.object_manager_port),
             ("agent", node.agent_port),
+            *(("worker", number) for number in node.worker_ports),
         )
         if number
     ]

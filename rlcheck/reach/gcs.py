@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
 from rlcheck.facts.reach import GcsFacts, GcsNode, PendingGroup
 from rlcheck.probes.context import ProbeContext
@@ -28,10 +30,15 @@ _ALL_NODES = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 _AVAILABLE = "/ray.rpc.NodeResourceInfoGcsService/GetAllAvailableResources"
 _GROUPS = "/ray.rpc.PlacementGroupInfoGcsService/GetAllPlacementGroup"
 _KEY_VALUE = "/ray.rpc.InternalKVGcsService/InternalKVGet"
+_WORKERS = "/ray.rpc.WorkerInfoGcsService/GetAllWorkerInfo"
 _METADATA = field(1, b"CLUSTER_METADATA") + field(2, b"cluster")
 _REFUSAL = "InvalidAuthToken"
 _HEALTH_WORDS = {0: "unknown", 1: "serving", 2: "not-serving", 3: "service-unknown"}
 _DEAD_KEPT, _GROUPS_KEPT, _BUNDLES_KEPT = 32, 64, 4096
+_WORKERS_ASKED, _WORKERS_KEPT = 4096, 2
+# As many as that, only those alive; a GCS that does not know the filter sends the others, too.
+_LIVING_WORKERS = field(1, _WORKERS_ASKED) + field(2, field(2, 1))
+_PROGRAMS = (0, 1)  # of the types of workers: those that run tasks, and drivers
 
 _GROUP_STATES = ("PENDING", "PREPARED", "CREATED", "REMOVED", "RESCHEDULING")
 _WAITING = ("PENDING", "PREPARED", "RESCHEDULING")
@@ -73,6 +80,19 @@ def ask_gcs(ctx: ProbeContext, address: str, port: int, timeout_s: float) -> Gcs
             return _ask_all(_Caller(ctx, connection, deadline), started)
     except CallError as error:
         return _unanswered(error, time.monotonic() - started)
+
+
+def ask_workers(ctx: ProbeContext, address: str, port: int, timeout_s: float) -> dict[str, tuple[int, ...]]:
+    """By node id, the ports of a few processes that run tasks there now; empty when the GCS does not tell."""
+    try:
+        with Connection(address, port, timeout_s) as connection:
+            return _workers(_Caller(ctx, connection, time.monotonic() + timeout_s))
+    except CallError:
+        return {}
+
+
+def _workers(caller: _Caller) -> dict[str, tuple[int, ...]]:
+    return caller.read(_WORKERS, _LIVING_WORKERS, _worker_ports).value or {}
 
 
 def _unanswered(error: CallError, seconds: float) -> GcsFacts:
@@ -140,6 +160,9 @@ def _ask_all(caller: _Caller, started: float) -> GcsFacts:
     nodes = caller.read(_ALL_NODES, b"", lambda message: _nodes(message, free.value or {}, now))
     groups = caller.read(_GROUPS, b"", lambda message: _pending(message, now))
     alive, dead = nodes.value or ((), ())
+    # The last call: a GCS with many workers may be slow with this one.
+    workers = _workers(caller) if alive else {}
+    alive = tuple(msgspec.structs.replace(node, worker_ports=workers.get(node.node_id, ())) for node in alive)
     return GcsFacts(
         health=health,
         asks_for_token=caller.asks_for_token,
@@ -177,6 +200,18 @@ def _as_object(data: bytes) -> dict[str, Any]:
 
 def _available(message: Message) -> dict[bytes, dict[str, float]]:
     return {entry.blob(1): entry.quantities(2) for entry in message.messages(2)}
+
+
+def _worker_ports(message: Message) -> dict[str, tuple[int, ...]]:
+    """By node, where the youngest of its workers and drivers listen."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for entry in message.messages(2):
+        address = entry.message(2)
+        port = _port(address.integer(3))
+        if port and entry.integer(1) and entry.integer(5) in _PROGRAMS:
+            found.setdefault(address.blob(1)[:32].hex(), []).append((entry.integer(23), port))
+    youngest = {node_id: sorted(workers, reverse=True) for node_id, workers in found.items()}
+    return {node_id: tuple(port for _, port in some[:_WORKERS_KEPT]) for node_id, some in youngest.items()}
 
 
 def _nodes(

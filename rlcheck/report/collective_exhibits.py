@@ -33,7 +33,19 @@ def exhibits(facts: Facts) -> tuple[Exhibit, ...]:
         where = inner[0].nodes[0] if len(inner) == 1 else f"each of {len(inner)} nodes"
         tables.append(_table(facts, f"Collectives inside {where} ({_devices(run, inner[0])})", inner))
     found = [*tables, _matrix(run)]
-    return tuple(exhibit for exhibit in found if exhibit.rows)
+    return tuple(exhibit for exhibit in found if exhibit.rows) or _nothing_between(run)
+
+
+def _nothing_between(run: CollectiveFacts) -> tuple[Exhibit, ...]:
+    """A rank alone measures nothing: said, lest its report be read as "the links are well"."""
+    if len(run.ranks) != 1 or run.lost or not run.groups:
+        return ()
+    rank = run.ranks[0]
+    note = (
+        "One rank alone has nobody to talk to: collectives start and their results are right or named above, but no "
+        "bandwidth was measured. Take more machines (--head-ip, --hosts) or --ranks-per-node."
+    )
+    return (Exhibit(title=f"Collectives inside {rank.node} (1 x {rank.device})", columns=(), rows=(), notes=(note,)),)
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -81,11 +93,14 @@ def _table(facts: Facts, title: str, groups: Sequence[GroupRun]) -> Exhibit:
     shown = [size for size in nearest if sizes[0] < size < sizes[-1]]
     rows: list[tuple[str, ...]] = []
     derived: set[str] = set()
+    without: list[str] = []
     for collective, curve in curves.items():
         largest = max(curve)
         expected = expectation(facts, groups[0], collective, largest)
         if expected is not None and expected.derived:
             derived.add(expected.derived)
+        if expected is None:
+            without.append(collective)
         rows.append(
             (
                 collective,
@@ -97,14 +112,31 @@ def _table(facts: Facts, title: str, groups: Sequence[GroupRun]) -> Exhibit:
                 sparkline([busbw for busbw, _ in curve.values()]),
             )
         )
+    judged = len(without) < len(curves)
     notes = [
         f"Bus bandwidth in GB/s, as nccl-tests counts it, from {_size(sizes[0])} to {_size(sizes[-1])}; the first "
-        "column is the time of the smallest size. Expected is meant for the largest."
+        "column is the time of the smallest size." + (" Expected is meant for the largest." if judged else "")
     ]
     notes += [f"The middle of {len(groups)} nodes."] if len(groups) > 1 else []
     notes += [f"Expected: {text}." for text in sorted(derived)]
+    if without:
+        whose = ", ".join(without) if judged else _kinds(facts, groups[0])
+        notes.append(f"No expectation is on record for {whose}: shown, not judged.")
     columns = ("collective", _size(sizes[0]), *map(_size, shown), _size(sizes[-1]), "best", "expected", "over size")
+    if not judged:
+        columns, rows = _without_expected(columns), [_without_expected(row) for row in rows]
     return Exhibit(title=title, columns=columns, rows=tuple(rows), notes=tuple(notes))
+
+
+def _without_expected(row: tuple[str, ...]) -> tuple[str, ...]:
+    return (*row[:-2], row[-1])
+
+
+def _kinds(facts: Facts, group: GroupRun) -> str:
+    run = facts.collectives.value
+    kinds = sorted({rank.device for rank in run.ranks if rank.rank in group.ranks}) if run is not None else []
+    between = " between nodes" if len(group.nodes) > 1 else ""
+    return f"{' or '.join(kinds) or 'these devices'}{between}"
 
 
 def _nearest(sizes: Sequence[int], wanted: int) -> int:
@@ -153,7 +185,8 @@ def _numbers(values: dict[Pair, float], nodes: Sequence[str]) -> Exhibit:
             return "" if one != two else "·"
         return f"{value / unit:.3g}" if value else _BROKEN
 
-    rows = tuple((_label(i, node), *(cell(node, other) for other in nodes)) for i, node in enumerate(nodes))
+    names = _labels(nodes)
+    rows = tuple((names[node], *(cell(node, other) for other in nodes)) for node in nodes)
     return Exhibit(
         title=f"Best bandwidth between pairs of nodes, {name}",
         columns=("", *(str(i) for i in range(len(nodes)))),
@@ -181,10 +214,12 @@ def _symbols(run: CollectiveFacts, values: dict[Pair, float], nodes: Sequence[st
         nodes if len(nodes) <= _MAX_COLUMNS else [node for node in nodes if set(lines[node]) & {_LOW, _ODD, _BROKEN}]
     )
     if len(nodes) > _MAX_COLUMNS:
-        rows = tuple((_label(nodes.index(node), node), _counts(lines[node])) for node in shown)
+        names = _labels(nodes)
+        rows = tuple((names[node], _counts(lines[node])) for node in shown)
     else:
         width = min(_NAME_WIDTH, _LINE_WIDTH - len("00 ") - len("  ") - len(nodes))
-        rows = tuple((_label(i, node, width), lines[node].replace(" ", "_")) for i, node in enumerate(nodes))
+        names = _labels(nodes, width)
+        rows = tuple((names[node], lines[node].replace(" ", "_")) for node in nodes)
     legend = f"{_FINE} at least {limits['warn']:.0%} of the middle, {_LOW} at least {limits['fail']:.0%}, {_ODD} less, "
     return Exhibit(
         title=f"Pairs of {len(nodes)} nodes",
@@ -199,7 +234,12 @@ def _counts(line: str) -> str:
     return ", ".join(f"{line.count(sign)} {word}" for sign, word in words.items() if sign in line)
 
 
-def _label(index: int, node: str, width: int = _NAME_WIDTH) -> str:
-    """The end of a long name, since the names of a cluster begin alike."""
-    short = node if len(node) <= width else f"~{node[1 - width :]}"
-    return f"{index} {short}"
+def _labels(nodes: Sequence[str], width: int = _NAME_WIDTH) -> dict[str, str]:
+    """A number and a short name for each: without the domain that all share, then the end, since names begin alike."""
+    tails = [node.partition(".")[2] for node in nodes]
+    shared = f".{tails[0]}" if tails and len(set(tails)) == 1 and tails[0] and not tails[0][-1].isdigit() else ""
+    found: dict[str, str] = {}
+    for index, node in enumerate(nodes):
+        name = node.removesuffix(shared)
+        found[node] = f"{index} {name if len(name) <= width else f'~{name[1 - width :]}'}"
+    return found

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from rlcheck.check import Status
+from rlcheck.checks import builtin_checks
+from rlcheck.facts.document import ACTIVE
 from rlcheck.report.headlines import importance
 from rlcheck.report.model import FamilyLine, Finding, Report
 
@@ -20,14 +24,18 @@ class FoldedFinding:
     """One finding and the nodes on which it was made.
 
     `finding` is that of the first of `nodes`; `alike` says that the others' words are the same to the last number.
+    `shared` marks one about all nodes together, whose measurement stands in the document of one of them.
     """
 
     finding: Finding
     nodes: tuple[str, ...]
     alike: bool = True
+    shared: bool = False
 
     def where(self, everywhere: Sequence[str]) -> str:
-        """Of which of `everywhere` it is true, and whose numbers are shown when they differ."""
+        """Of which of `everywhere` it is true, and whose numbers are shown when they differ; "" for a shared one."""
+        if self.shared:
+            return ""
         return where(self.nodes, everywhere) + ("" if self.alike else f"; the numbers are those of {self.nodes[0]}")
 
 
@@ -45,6 +53,11 @@ class FoldedFamily:
     headlines: tuple[tuple[str, tuple[str, ...]], ...]
     more: int
     findings: tuple[FoldedFinding, ...]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its status follows from findings about all nodes together."""
+        return all(folded.shared for folded in self.findings if folded.finding.status == self.status)
 
 
 def fold(report: Report) -> tuple[FoldedFamily, ...]:
@@ -85,7 +98,7 @@ def _family(report: Report, family: str) -> FoldedFamily:
         nodes=tuple(line.node for line in lines if line.status == worst),
         headlines=headlines[:_MAX_HEADLINES],
         more=max(0, len(headlines) - _MAX_HEADLINES),
-        findings=fold_findings([finding for finding in report.checks if finding.family == family]),
+        findings=fold_findings([f for f in report.checks if f.family == family], several=len(report.nodes) > 1),
     )
 
 
@@ -99,9 +112,13 @@ def _headlines(lines: list[FamilyLine]) -> tuple[tuple[str, tuple[str, ...]], ..
     return tuple((group[0].headline, tuple(line.node for line in group)) for group in by_number)
 
 
-def fold_findings(findings: Iterable[Finding]) -> tuple[FoldedFinding, ...]:
-    """Findings that are the same on several nodes as one each, in the order of the first of them."""
+def fold_findings(findings: Sequence[Finding], several: bool = False) -> tuple[FoldedFinding, ...]:
+    """Findings that are the same on several nodes as one each, in the order of the first of them.
+
+    With `several` nodes in the report, a check that was made for one of them alone is about all of them.
+    """
     groups: dict[tuple[object, ...], list[Finding]] = {}
+    times = Counter(finding.id for finding in findings)
     for finding in findings:
         groups.setdefault(_key(finding), []).append(finding)
     return tuple(
@@ -109,9 +126,16 @@ def fold_findings(findings: Iterable[Finding]) -> tuple[FoldedFinding, ...]:
             finding=group[0],
             nodes=tuple(finding.node for finding in group),
             alike=len({(finding.expected, finding.found, finding.message) for finding in group}) == 1,
+            shared=several and times[group[0].id] == 1 and group[0].id in _about_all(),
         )
         for group in groups.values()
     )
+
+
+@cache
+def _about_all() -> frozenset[str]:
+    """The checks on what one command measures over all machines."""
+    return frozenset(c.id for c in builtin_checks() if any(need.partition(".")[0] in ACTIVE for need in c.needs))
 
 
 def _key(finding: Finding) -> tuple[object, ...]:

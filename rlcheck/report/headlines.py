@@ -140,13 +140,24 @@ def _nccl(facts: Facts) -> str:
     else:
         library = f"NCCL {linkage.loaded_version or '(version not known)'}"
     prefixes = ("NCCL_", "RCCL_")
-    num_set = sum(name.startswith(prefixes) for name in facts.environ.value or {})
+    # NCCL_VERSION is what NVIDIA's images tell of themselves; no library reads it.
+    num_set = sum(name.startswith(prefixes) and name != "NCCL_VERSION" for name in facts.environ.value or {})
     num_in_files = sum(len(file.settings.value or ()) for file in nccl.conf_files)
     return _joined(
         library,
         f"{num_set} NCCL variable{'s' if num_set > 1 else ''} set" if num_set else "no NCCL variable set",
         f"{num_in_files} settings in files" if num_in_files else "",
+        _measured(facts),
     )
+
+
+def _measured(facts: Facts) -> str:
+    """How many ranks ran collectives on this machine, "" when none did."""
+    run = facts.collectives.value
+    # Of several nodes the measurement is in one document: there it would look as if it were about that node.
+    if run is None or len({rank.node for rank in run.ranks}) != 1:
+        return ""
+    return f"{len(run.ranks)} rank{'' if len(run.ranks) == 1 else 's'} measured with {run.backend}"
 
 
 def _cache(facts: Facts) -> str:
@@ -173,6 +184,9 @@ def _ray(facts: Facts) -> str:
     return f"Ray {versions[0]}" if versions else "Ray is not installed here"
 
 
+_SPOKEN = {"silent": "open, and nothing answers", "closes": "open, and hangs up", "tls": "speaks TLS"}
+
+
 def _head(reach: ReachFacts) -> str:
     """What serves at the head and how much is behind it, or the layer at which the way ends."""
     place = f"[{reach.head}]:{reach.port}" if ":" in reach.head else f"{reach.head}:{reach.port}"
@@ -182,9 +196,9 @@ def _head(reach: ReachFacts) -> str:
         if outcomes and "open" not in outcomes:
             return f"{place}: {', '.join(sorted(outcomes))}"
         spoken = reach.speaker.value
-        return (
-            f"{place}: {spoken.kind}, not Ray" if spoken and spoken.kind != "gcs" else f"{place}: no answer from a GCS"
-        )
+        if spoken is None or spoken.kind == "gcs":
+            return f"{place}: no answer from a GCS"
+        return f"{place}: {_SPOKEN.get(spoken.kind, f'{spoken.kind}, not the GCS')}"
     state = "serves" if gcs.health == "serving" else gcs.health or "does not answer"
     state = "asks for a token" if gcs.needs_token else state
     alive = [node for node in gcs.nodes.value or () if node.alive]

@@ -13,7 +13,7 @@ def render_markdown(report: Report, verbose: bool = False) -> str:
     lines += [_inline(f"{verdict(report)} ({counts(report)})"), ""]
     several = len(report.nodes) > 1
     lines += _folded_families(report) if several else _families(report)
-    found = fold_findings(report.checks)
+    found = fold_findings(report.checks, several)
     for folded in found:
         if folded.finding.is_problem and folded.finding.status in ("fail", "warn"):
             lines += _problem(folded.finding, folded.where(report.nodes) if several else "")
@@ -25,7 +25,8 @@ def render_markdown(report: Report, verbose: bool = False) -> str:
     if shown:
         lines += ["<details><summary>Everything else</summary>", "", "| | check | |", "|---|---|---|"]
         for one in shown:
-            f, on = one.finding, f" ({_cell(one.where(report.nodes))})" if several else ""
+            f, there = one.finding, _cell(one.where(report.nodes)) if several else ""
+            on = f" ({there})" if there else ""
             lines.append(f"| {SYMBOLS[f.status]} | {_cell(f.id)} | {_cell(f.message)} {_cell(waiver_text(f))}{on} |")
         lines += ["", "</details>"]
     return "\n".join(lines).rstrip() + "\n"

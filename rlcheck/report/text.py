@@ -121,7 +121,8 @@ def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
 
 def _nodes(page: _Page, report: Report, verbose: bool) -> None:
     """Many nodes as one block: each family once, each distinct finding once, with the nodes that it is true of."""
-    page.write(page.paint(page.plain(f"rlcheck {report.version} {report.command} on {span(report.nodes)}"), "bold"))
+    for line in page.wrap(f"rlcheck {report.version} {report.command} on {span(report.nodes)}", 0):
+        page.write(page.paint(line, "bold"))
     page.write()
     problems = {(f.id, f.node) for f in report.checks if f.is_problem and f.status in ("fail", "warn")}
     families = fold(report)
@@ -130,7 +131,7 @@ def _nodes(page: _Page, report: Report, verbose: bool) -> None:
         symbol = page.paint(f"[{page.symbols[family.status]}]", _STYLES.get(family.status, ""))
         (headline, nodes), *others = family.headlines
         notes = [where(nodes, report.nodes)] if others else []
-        if len(family.nodes) < len(report.nodes):
+        if len(family.nodes) < len(report.nodes) and not family.is_shared:
             notes.append(f"{page.symbols[family.status]} {where(family.nodes, report.nodes)}")
         tail = f" ({'; '.join(notes)})" if notes else ""
         page.wrapped(f"{symbol} {page.plain(family.title):{title_width}}  ", headline + tail, title_width + 6)
@@ -147,7 +148,7 @@ def _nodes(page: _Page, report: Report, verbose: bool) -> None:
             else:
                 _finding(page, finding, verbose, causes, on)
         for on, group in unknown.items():
-            _unknown(page, group, f" ({on})")
+            _unknown(page, group, f" ({on})" if on else "")
 
 
 def _finding(page: _Page, finding: Finding, verbose: bool, causes: tuple[str, ...], on: str = "") -> None:

@@ -27,7 +27,11 @@ Row = tuple[str, str, str]
 def way(reach: ReachFacts) -> Exhibit:
     """One row for each layer that was looked at, the first that failed explaining the rest."""
     rows = [row for row in _rows(reach) if row[2]]
-    return Exhibit(title=f"The way to {reach.head}:{reach.port}", rows=tuple(rows))
+    return Exhibit(title=f"The way to {_place(reach.head, reach.port)}", rows=tuple(rows))
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _rows(reach: ReachFacts) -> Iterator[Row]:
@@ -122,10 +126,10 @@ def _ports(layer: str, contacts: tuple[Contact, ...], any_is_enough: bool = Fals
         return "–", layer, ""
     if len(contacts) == 1 and opened:
         time = f" after {opened[0].rtt_s * 1e3:.1f} ms" if opened[0].rtt_s >= 0 else ""
-        return "✓", layer, f"{opened[0].address}:{opened[0].port} open{time}"
+        return "✓", layer, f"{_place(opened[0].address, opened[0].port)} open{time}"
     if not bad:
         return "✓", layer, f"{len(opened)} of {len(contacts)} open"
-    shown = ", ".join(f"{c.address}:{c.port} {c.outcome}" for c in bad[:_MAX_SHOWN])
+    shown = ", ".join(f"{_place(c.address, c.port)} {c.outcome}" for c in bad[:_MAX_SHOWN])
     more = f" and {len(bad) - _MAX_SHOWN} more" if len(bad) > _MAX_SHOWN else ""
     count = f"{len(opened)} of {len(contacts)} open; " if len(contacts) > 1 else ""
     return ("!" if any_is_enough and opened else "✗"), layer, f"{count}{shown}{more}"

@@ -91,14 +91,14 @@ def test_a_host_that_accepts_and_says_nothing_costs_its_own_deadline(server: ssh
     assert reasons[0].startswith("no answer from its ssh port")
 
 
-def test_sixty_four_hosts_and_a_dead_one(server: sshd.Server) -> None:
-    hosts = [*(Host(f"n{index}") for index in range(64)), Host("127.0.0.1", port=sshd.free_port())]
+def test_sixteen_hosts_and_a_dead_one(server: sshd.Server) -> None:
+    hosts = [*(Host(f"n{index}") for index in range(16)), Host("127.0.0.1", port=sshd.free_port())]
     started = time.monotonic()
     with open_ssh(hosts, 20, server.ssh, "/usr/bin/python3 -S") as board:
-        answers = board.ask({index: {"do": "clock"} for index in range(65)}, 20)
+        answers = board.ask({index: {"do": "clock"} for index in range(17)}, 20)
         assert time.monotonic() - started < 60
-        assert set(board.lost) == {64}
-        assert isinstance(answers.pop(64), Lost)
+        assert set(board.lost) == {16}
+        assert isinstance(answers.pop(16), Lost)
         assert all(isinstance(answer, dict) for answer in answers.values())
         clients = below_all()
     assert time.monotonic() - started < 60
@@ -109,8 +109,19 @@ def below_all() -> set[int]:
     import os
 
     found = below(os.getpid())
-    assert len(found) > 128, "sshd's processes and ours"
+    assert len(found) > 32, "sshd's processes and ours"
     return {pid for pid in found if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ssh\0")}
+
+
+def test_many_hosts_have_longer_to_log_in() -> None:
+    """All of them together are work for this machine; the limit for 64 is a minute, survey and all."""
+    waited = {}
+    for number in (1, 64, 1000):
+        with open_ssh([Host(f"n{index}") for index in range(number)], 10, ("/no/such/ssh",)) as board:
+            waited[number] = board.up_within_s
+    assert 20 <= waited[1] < waited[64] - 15
+    assert waited[64] < 45
+    assert waited[1000] < 60
 
 
 def test_full_documents_where_rlcheck_is_installed(server: sshd.Server) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from rlcheck.cluster.link import start
@@ -100,3 +101,40 @@ def test_one_machine_alone_connects_to_nobody() -> None:
         facts = survey(board, via="local")
     assert facts.members[0].machine.value is not None
     assert facts.members[0].contacts == ()
+
+
+_STRANGE = """
+import json, sys
+print(json.dumps({"event": "hello"}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    answer = {"re": message.get("id"), "time": 0, "ports": [], "greeting": "", "contacts": []}
+    answer["machine"] = json.loads(sys.argv[1])
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def test_a_machine_that_says_what_no_file_can_hold_costs_itself_alone() -> None:
+    said = ('{"hostname": "a\\ud800b"}', '{"hostname": "c", "memory_total_bytes": 1180591620717411303424}')
+    links = [start((sys.executable, "-u", "-c", _STRANGE, text), (index,)) for index, text in enumerate(said)]
+    with Switchboard([Seat("m0", "127.0.0.11"), Seat("m1", "127.0.0.12")], links) as board:
+        facts = survey(board, via="local", deadline_s=3)
+    first, second = (member.machine for member in facts.members)
+    assert first.value is not None
+    assert first.value.hostname == "a\ufffdb"
+    assert second.missing is not None
+    assert "64 bits" in second.missing.reason
+    assert msgspec.json.encode(facts)
+
+
+def test_ranks_of_one_machine_are_one_machine() -> None:
+    """Gathered under torchrun, every rank has an agent: the machine is asked once, and stands in the table once."""
+    links = [start([sys.executable, "-u", "-c", ONE_LINER], (index,)) for index in range(2)]
+    for link in links:
+        link.send_raw(agent_line())
+    seats = [Seat(f"m rank {rank}", "127.0.0.1", local_rank=rank, node="m") for rank in range(2)]
+    with Switchboard(seats, links) as board:
+        found = survey(board, via="torchrun", worker_ports=None, deadline_s=5.0)
+    (member,) = found.members
+    assert (member.name, member.contacts) == ("m", ())
+    assert member.machine.value is not None

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from rlcheck.collectives import attribution
 from rlcheck.collectives.attribution import Suspect, suspect_nodes, suspects
 from rlcheck.facts.base import known
 from rlcheck.facts.collectives import CollectiveFacts, GroupRun, Rank, Sample, Stall, Transport, Wrong
@@ -206,3 +207,15 @@ def test_a_node_that_is_slow_inside_is_named() -> None:
     found = judged(groups, ranks=RANKS)
     assert [(s.what, s.names, s.kind) for s in found] == [("node", ("n1",), "slow")]
     assert "inside" in found[0].why
+
+
+def test_slow_pairs_are_looked_at_again_and_the_best_counts() -> None:
+    """Noise makes a pair slow once; one that is hopeless or was seen twice needs no more time."""
+    nodes = ("a", "b", "c", "d")
+    groups = [pair_run(one, two, 1e9) for one in nodes for two in nodes if one < two and (one, two) != ("a", "b")]
+    slow = pair_run("a", "b", 0.2e9)
+    assert attribution.worth_a_second_look([*groups, slow]) == (("a", "b"),)
+    assert attribution.worth_a_second_look([*groups, slow, slow]) == ()
+    assert attribution.worth_a_second_look([*groups, pair_run("a", "b", 0.01e9)]) == ()
+    for again in ([slow, pair_run("a", "b", 1e9)], [pair_run("a", "b", 1e9), slow]):
+        assert attribution.pair_scores([*groups, *again])["a", "b"] == 1

@@ -107,6 +107,16 @@ def test_ranks_that_stop_and_die_are_told_apart_and_the_rest_goes_on() -> None:
     assert last(facts).samples
 
 
+@pytest.mark.parametrize(
+    ("fault", "pairs", "kind"),
+    [("leave-kill", "none", "dead"), ("leave-stop", "none", "silent"), ("idle-kill", "all", "dead")],
+)
+def test_a_rank_that_is_lost_between_two_groups_is_named_too(fault: str, pairs: str, kind: str) -> None:
+    facts = run(machines(3, {1: {"FAULT": fault}}), pairs=pairs)
+    assert culprits(facts) == {("b", kind)}
+    assert last(facts).nodes == ("a", "c")
+
+
 def test_a_rank_that_sleeps_in_a_collective_stands_elsewhere_than_the_others() -> None:
     facts = run(machines(3, {0: {"FAULT": "sleep@5"}}), pairs="none")
     stall = facts.groups[0].stall
@@ -136,9 +146,11 @@ def test_where_the_numbers_do_not_tell_the_pairs_do() -> None:
 
 
 def test_a_slow_node_is_measured_slow_and_meets_its_partners_again() -> None:
-    facts = run(machines(4, {3: {"FAULT": "slow"}}))
+    facts = run(machines(4, {3: {"FAULT": "slow"}}), pairs="quick")
     assert culprits(facts) == {("d", "slow")}
-    assert max(group.round for group in facts.groups) == 2
+    assert {node for group in facts.groups if group.phase == "pair" and "d" in group.nodes for node in group.nodes} == {
+        *"abcd"
+    }
     assert last(facts).nodes == ("a", "b", "c")
 
 

@@ -47,3 +47,9 @@ def test_every_step_has_a_name_of_its_own_and_the_deadline_that_was_asked_for() 
 )  # fmt: skip
 def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, factor: float) -> None:
     assert plan.bus_factor(collective, 8) == factor
+
+
+def test_all_pairs_are_measured_unless_that_takes_too_long() -> None:
+    assert [plan.pairs_of(Request(quick=True), num) for num in (2, 3, 16, 17)] == ["none", "all", "all", "quick"]
+    assert plan.pairs_of(Request(), 64) == "all"
+    assert plan.pairs_of(Request(pairs="none"), 3) == "none"

@@ -16,7 +16,7 @@ import pytest
 from rlcheck.cli.app import UserError
 from rlcheck.facts.base import known
 from rlcheck.facts.collectives import CollectiveFacts, GroupRun
-from rlcheck.facts.document import Facts
+from rlcheck.facts.document import Facts, encode
 from rlcheck.report.collective_exhibits import exhibits, sparkline
 from rlcheck.report.model import Report
 from rlcheck.report.plots import heat_of, panels_of, write_plot
@@ -24,6 +24,7 @@ from rlcheck.report.text import render_text
 from tests.checks.ncl.collective_cases import CASES, GLOO, HEALTHY, NODES, all_pairs, over_all, run
 from tests.collectives.h200 import h200
 from tests.collectives.test_attribution import RDMA, pair_run, rounds_of
+from tests.conftest import rlcheck
 
 SLOW = run(over_all(), *all_pairs(200.0, "n2"))
 
@@ -46,7 +47,7 @@ def test_few_sizes_stand_once() -> None:
     """A quick run may have no size in the middle."""
     assert exhibits(GLOO)[0].columns[:4] == ("collective", "8 B", "256 MiB", "4 GiB")
     group = over_all(samples=pair_run("a", "b", 1e9).samples[:1])
-    assert exhibits(run(group))[0].columns == ("collective", "8 MiB", "8 MiB", "best", "expected", "over size")
+    assert exhibits(run(group))[0].columns == ("collective", "8 MiB", "8 MiB", "best", "over size")
 
 
 def test_the_pairs_are_numbers_up_to_twelve_nodes() -> None:
@@ -209,3 +210,27 @@ def test_showing_a_report_loads_no_matplotlib() -> None:
 
 def test_facts_survive_a_file() -> None:
     assert msgspec.json.decode(msgspec.json.encode(SLOW), type=Facts) == SLOW
+
+
+def test_a_shared_domain_does_not_hide_the_names() -> None:
+    runs = [pair_run(f"n{i}.long.example.com", f"n{j}.long.example.com", 1e9) for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert [row[0] for row in exhibits(run(*runs))[-1].rows] == ["0 n0", "1 n1", "2 n2"]
+
+
+def test_what_has_no_expectation_says_so() -> None:
+    """Numbers alone could be read as a verdict."""
+    assert "No expectation is on record for cpu between nodes: shown, not judged." in exhibits(GLOO)[0].notes
+    assert "expected" not in exhibits(GLOO)[0].columns
+    assert not any("No expectation" in note for note in exhibits(h200(8))[0].notes)
+
+
+def test_a_failed_picture_does_not_cost_the_report(tmp_path: Path) -> None:
+    """A directory that does not exist is said before anything is measured, an empty measurement after the report."""
+    facts = tmp_path / "facts.json"
+    facts.write_bytes(encode((Facts(collectives=known(CollectiveFacts(launcher="local", backend="gloo"))),)))
+    done = rlcheck("nccl", "--facts", str(facts), "--plot", str(tmp_path / "a.html"))
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "exit code" in done.out
+    done = rlcheck("nccl", "--plot", str(tmp_path / "missing" / "a.html"))
+    assert (done.code, done.out) == (2, "")
+    assert "there is no directory" in done.err

@@ -79,3 +79,7 @@ def test_the_odd_node_is_found_wherever_it_stands(fault: str, seed: int) -> None
     ranks = tuple(Rank(rank=index, node=node, local_rank=0) for index, node in enumerate(nodes))
     found = attribution.suspects(CollectiveFacts(launcher="ssh", backend="gloo", ranks=ranks, groups=tuple(groups)))
     assert [(suspect.what, suspect.names, suspect.kind) for suspect in found] == [("node", (odd,), fault)]
+
+
+def test_a_round_has_nobody_twice() -> None:
+    assert rounds.disjoint([("a", "b"), ("a", "c"), ("c", "d")]) == (("a", "b"), ("c", "d"))

@@ -189,3 +189,19 @@ def test_what_a_shell_makes_of_it(name: str, tmp_path: Path) -> None:
         assert "--temp-dir=/x y'z/me/ray" in head
         assert "--temp-dir=/x y'z/me/ray" in worker
     assert not Path("/tmp/owned").exists()
+
+
+def test_the_command_counts_gpus_by_their_own_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rlcheck ray --start-help` asks for what the count is read from."""
+    from rlcheck.cli import ray
+    from rlcheck.cli.active import ReportRequest
+
+    asked: list[str] = []
+
+    def own_facts(*arguments: Any) -> Facts:
+        asked.extend(arguments[3])
+        return machine(ETH0)
+
+    monkeypatch.setattr(ray, "own_facts", own_facts)
+    assert ray.run_ray(ray.RayRequest(ReportRequest(), start_help=True)) == 0
+    assert "nvidia" in asked

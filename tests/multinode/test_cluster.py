@@ -61,12 +61,13 @@ def test_worker_ports_of_a_node_blocked_for_all(cluster: RayCluster) -> None:
     with cluster.nodes[2].drop("10002:19999"):
         examined = at(cluster, cluster.head)
     examined.names("RAY045", "node3")
+    examined.names("RAY065", "node3", "filtered")
     assert not [text for text in examined.problems().values() if "node2" in text], examined.problems()
 
 
-def test_a_run_that_does_not_fit(cluster: RayCluster) -> None:
+def test_a_run_that_does_not_fit(cluster: RayCluster, spare: Node) -> None:
     arguments = ("--head-ip", cluster.head.address, "--nodes", "4", "--gpus-per-node", "8")
-    examined = examine_ray(cluster.nodes[1], *arguments)
+    examined = examine_ray(spare, *arguments)
     said = " ".join(examined.problems().values())
     assert "4" in said, examined.problems()
     assert "8" in said
@@ -115,10 +116,9 @@ def member(cluster: RayCluster, spare: Node) -> Iterator[Node]:
     cluster.wait_members(3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_node_lost_during_the_check(cluster: RayCluster, member: Node, number: signal.Signals) -> None:
+def test_a_node_lost_during_the_check(cluster: RayCluster, member: Node) -> None:
     raylet = cluster.raylet(member)
-    timer = threading.Timer(1.0, os.kill, (raylet, number))
+    timer = threading.Timer(1.0, os.kill, (raylet, signal.SIGKILL))
     timer.start()
     try:
         examined = at(cluster, cluster.head)

@@ -30,8 +30,9 @@ def serve(node: Node, *command: str) -> None:
 
 
 def test_from_a_machine_that_is_no_member(cluster: RayCluster, spare: Node) -> None:
-    examined = examine_ray(spare, "--head-ip", "node1")
+    examined = examine_ray(spare, "--head-ip", "ray://node1:10001")
     assert examined.failed() == set()
+    assert examined.findings["RAY044"]["status"] == "pass", "ray:// is the Ray Client's: its port was asked for"
     assert [examined.findings[id]["status"] for id in WAY] == ["pass"] * len(WAY)
     assert examined.findings["RAY041"]["status"] == "pass"
 
@@ -83,14 +84,21 @@ def test_nobody_listens_and_nobody_is_there(machines: tuple[Node, ...], spare: N
     examine_ray(machines[1], "--head-ip", "no-such-host").names("RAY031", "no-such-host")
 
 
-def test_token_missing_and_wrong(machines: tuple[Node, ...], spare: Node) -> None:
-    start_ray(spare, "--head", env={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}).wait_started()
+def test_token_missing_and_wrong_and_a_stale_session(machines: tuple[Node, ...], spare: Node) -> None:
+    """A head that wants a token; it dies, and leaves its session and the note of its address for `ray.init()`."""
+    head = start_ray(spare, "--head", env={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64})
+    head.wait_started()
     without = examine_ray(machines[1], "--head-ip", spare.address)
     without.names("RAY037", "token")
     wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b" * 64}
     examined = examine_ray(machines[1], "--head-ip", spare.address, env=wrong)
     examined.names("RAY037", "RAY_AUTH_TOKEN")
     assert "b" * 64 not in str(examined)
+    head.stop()
+    for arguments in ((), ("--head-ip", "auto")):
+        stale = examine_ray(spare, *arguments)
+        stale.names("RAY034", "refused", f"{spare.address}:{PORT}")
+        assert "RAY014" in stale.problems(), stale.problems()
 
 
 def test_head_that_advertises_loopback(machines: tuple[Node, ...], spare: Node) -> None:
@@ -118,13 +126,3 @@ def test_versions_differ_from_the_cluster(cluster: RayCluster, spare: Node, tmp_
         expected, path, arguments = "2.59.0", f"{tmp_path}:{ROOT}", ()
     examined = examine_ray(spare, "--head-ip", cluster.head.address, *arguments, env={"PYTHONPATH": path})
     examined.names("RAY038", expected)
-
-
-def test_stale_session(spare: Node) -> None:
-    """A head that died leaves its session, and the note of its address that `ray.init()` follows."""
-    started = start_ray(spare, "--head")
-    started.wait_started()
-    started.stop()
-    examined = examine_ray(spare)
-    examined.names("RAY034", "refused", f"{spare.address}:{PORT}")
-    assert "RAY014" in examined.problems(), examined.problems()

@@ -25,7 +25,7 @@ from rlcheck.probes.registry import PROBES
 from rlcheck.redact import redact
 from rlcheck.report.model import Report
 from tests.property.budget import cases, total
-from tests.property.trees import MACHINES, changed, documents, machines, made, with_section
+from tests.property.trees import MACHINES, RECORDS, changed, documents, machines, made, with_section
 from tests.report.samples import FORMATS, shown
 from tests.report.test_hostile import ACTS
 
@@ -36,7 +36,10 @@ SEEDS = st.integers(0, 2**32)
 
 
 def examine(*nodes: Facts) -> Report:
-    return clinic.examine(DOCTOR, nodes, DOCTOR.checks, Settings(), command="env", started=time.perf_counter())
+    every = tuple(CHECKS)  # also those whose measurements are not there
+    return clinic.examine(
+        DOCTOR, nodes, DOCTOR.checks, Settings(), command="env", named=every, started=time.perf_counter()
+    )
 
 
 def assert_sound(facts: Facts, formats: tuple[str, ...]) -> None:
@@ -75,7 +78,7 @@ def test_there_are_ten_thousand_cases() -> None:
 
 
 def test_every_recorded_machine_is_sound() -> None:
-    for path in MACHINES:
+    for path in (*MACHINES, *RECORDS):
         for facts in decode(path.read_bytes()):
             assert_sound(facts, FORMATS)
 
@@ -145,7 +148,7 @@ def test_arbitrary_bytes(data: bytes) -> None:
     read_or_refuse(data)
 
 
-WHOLE = [path.read_bytes() for path in MACHINES]
+WHOLE = [path.read_bytes() for path in (*MACHINES, *RECORDS)]
 
 
 @cases("damaged files")

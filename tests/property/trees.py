@@ -20,7 +20,9 @@ from rlcheck.facts.base import Fact, MissingKind
 from rlcheck.facts.document import Facts, decode
 from tests.conftest import ROOT
 
-MACHINES = sorted((ROOT / "tests" / "fixtures" / "machines").glob("*.json"))
+FIXTURES = ROOT / "tests" / "fixtures"
+MACHINES = sorted((FIXTURES / "machines").glob("*.json"))
+RECORDS = sorted((FIXTURES / "records").glob("*.json"))
 STRINGS = (
     "",
     " ",
@@ -160,7 +162,7 @@ FLOATS = (0.0, -0.0, 1.0, 0.5, -1.0, 1e-9, 5e-324, 60.0, 1e6, 1e18, 1e300, 1.7e3
 @functools.cache
 def machines() -> tuple[Any, ...]:
     """The recorded machines, as JSON data."""
-    return tuple(msgspec.to_builtins(facts) for path in MACHINES for facts in decode(path.read_bytes()))
+    return tuple(msgspec.to_builtins(facts) for path in (*MACHINES, *RECORDS) for facts in decode(path.read_bytes()))
 
 
 @functools.cache

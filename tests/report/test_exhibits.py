@@ -111,6 +111,7 @@ def test_the_way_ends_where_it_ends() -> None:
     found = reach(tcp=refused, speaker=nothing, gcs=nothing, proxies={"http_proxy": "10.0.0.1"})
     assert marks(found) == {"name": "✓", "route": "✓", "TCP": "✗", "what speaks": "–", "GCS": "–", "proxies": "!"}
     redis = reach(speaker=known(Speaker(kind="redis", detail="-ERR unknown command")), gcs=nothing)
+    assert way(ReachFacts(head="fd00::5", port=6379)).title == "The way to [fd00::5]:6379"
     assert ("✗", "what speaks", "a Redis server (-ERR unknown command)") in way(redis).rows
 
 
@@ -130,7 +131,7 @@ def test_headlines() -> None:
     none = missing(MissingKind.NOT_COLLECTED, "")
     assert line(Facts(reach=known(reach(tcp=refused, speaker=none, gcs=none)))) == "head:6379: refused"
     redis = known(Speaker(kind="redis"))
-    assert line(Facts(reach=known(reach(speaker=redis, gcs=none)))) == "head:6379: redis, not Ray"
+    assert line(Facts(reach=known(reach(speaker=redis, gcs=none)))) == "head:6379: redis, not the GCS"
     assert line(cluster(3, via="ssh")) == "3 of 3 machines answered by ssh, 24 GPUs"
 
 

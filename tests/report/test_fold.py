@@ -91,3 +91,15 @@ def test_sixty_four_nodes_are_as_long_as_one(tmp_path: Path) -> None:
     assert "exit code 1: 1 check failed on 64 of 64 nodes" in all.out
     whole = json.loads(rlcheck("env", "--facts", tmp_path / "all.json", "--format", "json", "--select", "SYS001").out)
     assert {check["node"] for check in whole["checks"]} == set(NODES), "programs read every node"
+
+
+def test_a_finding_about_all_nodes_is_not_about_the_one_whose_document_has_it() -> None:
+    slow = finding("NCL043", "fail", "n2 and n3 are slow")
+    rest = [on(node, finding("NCL004", "pass", "nothing set")) for node in ("n1", "n2", "n3")]
+    lines = tuple(
+        FamilyLine(family="NCL", title="NCCL", status="fail" if node == "n1" else "pass", headline="NCCL", node=node)
+        for node in ("n1", "n2", "n3")
+    )
+    text = shown(report(on("n1", slow), *rest, families=lines), "text")
+    assert "n2 and n3 are slow" in text
+    assert "n1 only" not in text

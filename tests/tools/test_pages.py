@@ -14,7 +14,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from tests.conftest import base_environ
+from rlcheck.cli.app import app as doctor_app
+from tests.conftest import base_environ, in_terminal
 from tests.tools.pages import PAGES, ROOT, Block, blocks, commands, slug
 from trainer.cli import app
 from trainer.config import Machine, load, names, resolve
@@ -31,18 +32,30 @@ SECTIONS = {name.rsplit(".", 1)[-1] for name in names.sections()}
 PROGRAM = (sys.executable, "-c", "from trainer.cli import main; main()")
 
 
-def _rltrain_calls() -> list[tuple[str, list[str]]]:
-    found = [(str(block), shlex.split(line)) for block in blocks("bash") for line in commands(block)]
-    found += [(str(block), shlex.split(block.text.splitlines()[0].removeprefix("$ "))) for block in blocks("console")]
+def _calls(program: str) -> list[tuple[str, list[str]]]:
+    """Every call of the program on a page: where it stands, and its words, what launches it left out."""
+    found = [(str(block), _words(line)) for block in blocks("bash") for line in commands(block)]
+    found += [(str(block), _words(block.text.splitlines()[0].removeprefix("$ "))) for block in blocks("console")]
     inline = [
-        (str(page.relative_to(ROOT)), shlex.split(code))
+        (str(page.relative_to(ROOT)), _words(code))
         for page in PAGES
-        for code in re.findall(r"`(rltrain (?:run|eval|export|init) [^`…]+)`", page.read_text(encoding="utf-8"))
+        for code in re.findall(rf"`({program} [a-z]+ [^`…]+)`", page.read_text(encoding="utf-8"))
+        if not (program == "rlcheck" and code.split()[-1].startswith("--"))  # an option that is spoken of
     ]
-    return [(place, words) for place, words in [*found, *inline] if words[0] == "rltrain" and len(words) > 1]
+    return [(place, call) for place, words in [*found, *inline] if len(call := _from_program(words, program)) > 1]
 
 
-CALLS = _rltrain_calls()
+def _words(line: str) -> list[str]:
+    return shlex.split(re.split(r" (?:\|\||&&|\|) ", line)[0])
+
+
+def _from_program(words: list[str], program: str) -> list[str]:
+    places = [number for number, word in enumerate(words) if word.rpartition("/")[2] == program]
+    return words[places[0] :] if places else []
+
+
+CALLS = [call for call in _calls("rltrain") if call[1][1] in ("run", "eval", "export", "init")]
+DOCTOR_CALLS = _calls("rlcheck")
 REFUSED = [
     shlex.split(block.text.splitlines()[0].removeprefix("$ "))
     for block in blocks("console")
@@ -52,6 +65,16 @@ REFUSED = [
 
 def test_there_are_calls_to_look_at() -> None:
     assert len(CALLS) > 25
+    assert len(DOCTOR_CALLS) > 40
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), DOCTOR_CALLS, ids=[f"{place} {' '.join(words[1:])}" for place, words in DOCTOR_CALLS]
+)
+def test_commands_of_the_doctor_are_understood(place: str, words: list[str]) -> None:
+    """Its options are parsed by the command itself."""
+    command = get_command(doctor_app).commands[words[1]]  # type: ignore[attr-defined]
+    command.make_context(words[1], list(words[2:]))
 
 
 @pytest.mark.parametrize(("place", "words"), CALLS, ids=[f"{place} {' '.join(words[1:])}" for place, words in CALLS])
@@ -74,6 +97,10 @@ def test_commands_on_the_pages_are_understood(place: str, words: list[str], tmp_
 def test_output_on_the_pages_is_real(block: Block, tmp_path: Path) -> None:
     """Each shown line comes out of the command, in this order and without a gap."""
     call, *shown = block.text.splitlines()
+    if call.startswith("$ rlcheck "):
+        done = in_terminal(*shlex.split(call.removeprefix("$ rlcheck ")), columns=80, env={"NO_COLOR": "1"})
+        assert "\n".join(shown) in done.out
+        return
     environ = base_environ({"CUDA_VISIBLE_DEVICES": ""})
     done = subprocess.run(
         [*PROGRAM, *shlex.split(call.removeprefix("$ rltrain "))],

@@ -282,7 +282,7 @@ def groups_ran(facts: Facts) -> Verdict:
         f"{group_name(broken[0])}: {broken[0].error}" + (f", and {len(broken) - 1} more" if broken[1:] else ""),
         details=tuple(f"{group_name(group)}: {group.error}" for group in broken[1:40]),
         evidence=fact("groups.error", broken[0].error),
-        params={"node": broken[0].nodes[0]},
+        params={"node": broken[0].nodes[0]} if broken[0].nodes else {},
     )
 
 

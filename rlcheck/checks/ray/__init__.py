@@ -17,9 +17,10 @@ from rlcheck.checks.ray import (
     settings,
     versions,
     versions_across,
+    workers,
 )
 
 CHECKS = checks_in(
-    versions, debugging, devices, sessions, address, settings, security, reach, head,
+    versions, debugging, devices, sessions, address, settings, security, reach, head, workers,
     members, versions_across, resources, environment, hardware, pairs,
 )  # fmt: skip

@@ -35,11 +35,13 @@ def _told(facts: Facts, found: Fact[T]) -> T:
     return need(found)
 
 
-def _living(facts: Facts) -> list[GcsNode]:
+def living(facts: Facts) -> list[GcsNode]:
+    """The nodes that the GCS takes for alive."""
     return [node for node in _told(facts, need(reach(facts).gcs).nodes) if node.alive]
 
 
-def _shown(node: GcsNode) -> str:
+def shown_node(node: GcsNode) -> str:
+    """A node for a reader."""
     return f"{node.hostname} ({node.address})" if node.hostname else node.address
 
 
@@ -168,9 +170,9 @@ def dead_nodes(facts: Facts) -> Verdict:
         return passed(f"{num_alive} nodes are alive{note}")
     return warn(
         "every node that joined alive",
-        f"{len(gone)} lost within the last hour: {', '.join(_shown(node) for node in gone[:3])}",
+        f"{len(gone)} lost within the last hour: {', '.join(shown_node(node) for node in gone[:3])}",
         details=tuple(
-            f"{_shown(n)}, {n.end_age_s / 60:.0f} min ago: {n.death_reason or 'no reason given'}" for n in gone[:8]
+            f"{shown_node(n)}, {n.end_age_s / 60:.0f} min ago: {n.death_reason or 'no reason given'}" for n in gone[:8]
         ),
         evidence=(evidence("reach.gcs.nodes", f"{num_alive} alive, {len(gone)} lost", "GetAllNodeInfo"),),
     )
@@ -202,8 +204,8 @@ def advertised_addresses(facts: Facts) -> Verdict:
         https://github.com/ray-project/ray/issues/33534
         https://github.com/ray-project/ray/issues/8646
     """
-    nodes, contacts = _living(facts), need(reach(facts).node_ports)
-    bad = {_shown(node): fault for node in nodes if (fault := _fault(node, nodes, contacts))}
+    nodes, contacts = living(facts), need(reach(facts).node_ports)
+    bad = {shown_node(node): fault for node in nodes if (fault := _fault(node, nodes, contacts))}
     if bad:
         name, fault = next(iter(bad.items()))
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
@@ -214,7 +216,7 @@ def advertised_addresses(facts: Facts) -> Verdict:
             evidence=tuple(evidence("reach.node_ports", f"{c.address}:{c.port} {c.outcome}", c.detail)
                            for c in contacts if c.outcome != "open")[:8],
         )  # fmt: skip
-    closed = [contact for contact in contacts if contact.outcome != "open"]
+    closed = [contact for contact in contacts if contact.outcome != "open" and contact.what == "agent"]
     if closed:
         where = f"{closed[0].address}:{closed[0].port} {closed[0].outcome}"
         return info(f"{len(closed)} dashboard agents do not answer ({where}): no logs and jobs from these nodes")
@@ -269,7 +271,7 @@ def pending_groups(facts: Facts) -> Verdict:
         https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html
         https://github.com/ray-project/ray/issues/18309
     """
-    groups, nodes = _told(facts, need(reach(facts).gcs).pending_groups), _living(facts)
+    groups, nodes = _told(facts, need(reach(facts).gcs).pending_groups), living(facts)
     if not groups:
         return passed("no placement group waits")
     reasons = [(group, why_infeasible(group, nodes)) for group in groups]
@@ -318,12 +320,12 @@ def run_fits(facts: Facts) -> Verdict:
     wanted = reach(facts).wanted
     if not wanted.nodes and not wanted.gpus_per_node:
         return skip("no run was described (--nodes, --gpus-per-node)")
-    nodes, num_nodes = _living(facts), max(1, wanted.nodes)
+    nodes, num_nodes = living(facts), max(1, wanted.nodes)
     demand = {"GPU": float(wanted.gpus_per_node)} if wanted.gpus_per_node else {}
     have = num_fitting(demand, [node.resources for node in nodes])
     each = f" with {wanted.gpus_per_node} GPUs" if demand else ""
     expected = f"{num_nodes} nodes{each}"
-    gpus = ", ".join(f"{_shown(node)} {node.resources.get('GPU', 0.0):g}" for node in nodes[:8])
+    gpus = ", ".join(f"{shown_node(node)} {node.resources.get('GPU', 0.0):g}" for node in nodes[:8])
     proof = {"evidence": (evidence("reach.gcs.nodes", f"GPUs: {gpus}", "GetAllNodeInfo"),)}
     if have < num_nodes:
         details = (f"GPUs registered: {gpus}",) if demand else ()
@@ -332,7 +334,7 @@ def run_fits(facts: Facts) -> Verdict:
     free = num_fitting(demand, [node.available for node in nodes]) if known else have
     if free < num_nodes:
         taken = ", ".join(
-            f"{_shown(n)} {n.available.get('GPU', 0.0):g} of {n.resources.get('GPU', 0.0):g}" for n in nodes[:8]
+            f"{shown_node(n)} {n.available.get('GPU', 0.0):g} of {n.resources.get('GPU', 0.0):g}" for n in nodes[:8]
         )
         return warn(f"{expected} free", f"{free}; other jobs hold the rest", details=(f"GPUs free: {taken}",), **proof)
     return passed(f"{have} nodes{each}, {free} of them free")

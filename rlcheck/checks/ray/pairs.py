@@ -63,7 +63,9 @@ def _is_proof(odd: Odd, edges: Mapping[Edge, list[Contact]]) -> bool:
 
 
 def _nodes_of(odd: Iterable[Odd]) -> dict[str, str]:
-    first = next(iter(odd))
+    first = next(iter(odd), None)
+    if first is None:
+        return {}
     return {"node": first.nodes[0], **({"peer": first.others[0]} if first.others else {})}
 
 

@@ -155,6 +155,7 @@ def head_proxy(facts: Facts) -> Verdict:
     if section.grpc_proxies:
         name, address = next(iter(section.grpc_proxies.items()))
         found = f"RAY_grpc_enable_http_proxy, which sends calls to {address} to the proxy in {name}"
+        proof["params"] = {"no_proxy": _no_proxy(facts), "grpc_switch": "RAY_grpc_enable_http_proxy"}
         return fail("Ray's own calls to go straight to the other nodes", found, **proof)
     if section.proxies:
         address = next(iter(section.proxies.values()))
@@ -276,6 +277,7 @@ def head_speaker(facts: Facts) -> Verdict:
     words = _STRANGERS.get(found.kind, found.kind)
     said = f" ({found.detail})" if found.detail and found.kind in ("http", "redis", "other") else ""
     params = {"port": str(reach(facts).port)} if found.kind in ("redis", "http", "other") else {}
+    params |= {"silent_port": str(reach(facts).port)} if found.kind == "silent" else {}
     return fail(f"the GCS of a Ray head on {place(facts)}", f"{words}{said}{held}", params=params, **proof)
 
 

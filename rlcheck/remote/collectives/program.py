@@ -21,6 +21,8 @@ from typing import Any, Optional
 from . import correctness, device, group, timing
 
 SETTINGS = ("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_")
+NO_SETTINGS = ("NCCL_VERSION",)
+"""What NVIDIA's images tell of themselves; no library reads it."""
 LOG_VARIABLE = "RLCHECK_NCCL_LOG"
 """The file for NCCL's log; without it the settings of NCCL_DEBUG stay as they are."""
 LOG_LIMIT_BYTES = 256 << 10
@@ -93,7 +95,8 @@ class Program:
     def hello(self) -> dict[str, Any]:
         """Import torch, take the device."""
         self.doing = "importing torch"
-        settings = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(SETTINGS)}
+        names = sorted(name for name in os.environ if name.startswith(SETTINGS) and name not in NO_SETTINGS)
+        settings = {name: os.environ[name] for name in names}
         self.set_environ()
         import torch
         import torch.distributed

@@ -118,6 +118,16 @@ THREE_WAYS = (
 NO_NAME = Resolution(name="head", addresses=(), error="Name or service not known")
 WANTED = WantedRun(nodes=2, gpus_per_node=8)
 
+WORKED_ON = (node(), node(WORKER, worker_ports=(10003, 10002)))
+
+
+def workers(outcome: str) -> Facts:
+    """Two workers on the second node, which answer or do not."""
+    detail = "" if outcome == "open" else "no answer within 2.0 s"
+    tried = tuple(contact(WORKER, port, "worker", outcome, detail) for port in (10003, 10002))
+    return way(gcs=gcs(WORKED_ON), node_ports=known((*ports_of(WORKED_ON), *tried)))
+
+
 CASES: dict[str, tuple[Facts, Facts]] = {
     "RAY031": (way(head="head", resolution=known(NO_NAME)), HEALTHY),
     "RAY032": (way(route=known(Route(destination=HEAD, error="Network is unreachable"))), HEALTHY),
@@ -136,6 +146,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     ),
     "RAY040": (way(gcs=gcs((*NODES, LOST))), way(gcs=gcs((*NODES, STOPPED)))),
     "RAY041": (way(gcs=gcs(BRIDGED), node_ports=known(ports_of(BRIDGED, raylet="filtered"))), HEALTHY),
+    "RAY065": (workers("filtered"), workers("open")),
     "RAY042": (way(gcs=gcs(groups=(TOO_BIG,))), HEALTHY),
     "RAY043": (way(gcs=gcs((node(),)), wanted=WANTED), way(wanted=WANTED)),
     "RAY044": (way(extras=(contact(port=8265, what="dashboard", outcome="refused"),)), HEALTHY),

@@ -29,6 +29,7 @@ from tests.checks.ray.reach_cases import (
     node,
     ports_of,
     way,
+    workers,
 )
 
 BY_ID = {check.id: check for check in CHECKS}
@@ -296,3 +297,26 @@ def test_a_group_that_waits_for_others():
 def test_whether_a_run_fits(wanted: WantedRun, available: dict[str, float], status: str):
     nodes = (node(), node(WORKER, available=available))
     assert judge("RAY043", way(gcs=gcs(nodes), wanted=wanted)).status == status
+
+
+def test_workers_that_are_dropped_are_told_from_one_that_may_have_ended() -> None:
+    found = judge("RAY065", workers("filtered"))
+    assert found.found == "worker ports of node-6 (10.0.0.6) (10003, 10002 filtered), though the raylet there answers"
+    assert judge("RAY065", workers("refused")).status == "fail"
+    nodes = (node(), node(WORKER, worker_ports=(10003,)))
+    refused = contact(WORKER, 10003, "worker", "refused", "Connection refused")
+    one = way(gcs=gcs(nodes), node_ports=known((*ports_of(nodes), refused)))
+    assert judge("RAY065", one).status == "info"
+    whole = way(gcs=gcs(nodes), node_ports=known((*ports_of(nodes, raylet="filtered"), refused)))
+    assert judge("RAY065", whole).status == "info"
+    assert judge("RAY041", workers("filtered")).status == "pass", "its own services answer"
+
+
+def test_fixes_are_those_of_the_fault() -> None:
+    silent = judge("RAY035", way(speaker=known(Speaker(kind="silent"))))
+    assert silent.params["silent_port"] == "6379"
+    assert "silent_port" not in judge("RAY035", CASES["RAY035"][0]).params
+    plain = CASES["RAY033"][0]
+    assert "grpc_switch" not in judge("RAY033", plain).params, "a switch that is not on need not be turned off"
+    told = {"http_proxy": "http://proxy:3128", "RAY_grpc_enable_http_proxy": "1"}
+    assert "grpc_switch" in judge("RAY033", way(told, grpc_proxies={"http_proxy": HEAD})).params

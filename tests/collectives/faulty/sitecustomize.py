@@ -1,6 +1,7 @@
 """A machine with a fault: what FAULT says is put into torch.distributed as soon as a rank imports it.
 
-FAULT is KIND or KIND@N, from the N-th all_reduce on (1 by default). KIND is stop or kill (this very process), sleep
+FAULT is KIND or KIND@N, from the N-th all_reduce on (1 by default). KIND is stop or kill (this very process; with
+`leave-` before it not there but when the group is taken apart, with `idle-` a moment after that, once), sleep
 (for ever), slow (15 ms more in each, and in send/recv), add-before or add-after (1 to the numbers), drop (this part of
 the sum).
 """
@@ -10,6 +11,7 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 import time
 
 
@@ -23,12 +25,28 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             execute(module)
+            when, _, kind = os.environ["FAULT"].partition("-")
+            if when in ("leave", "idle"):
+                module.destroy_process_group = Leaving(when, kind, module.destroy_process_group)
+                return
             module.all_reduce = Fault(os.environ["FAULT"], module.all_reduce)
             if module.all_reduce.kind == "slow":
                 module.batch_isend_irecv = Fault(os.environ["FAULT"], module.batch_isend_irecv)
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+class Leaving:
+    def __init__(self, when, kind, true):
+        self.when, self.true = when, true
+        self.signal = signal.SIGSTOP if kind == "stop" else signal.SIGKILL
+
+    def __call__(self, *args, **kwargs):
+        if self.when == "leave":
+            os.kill(os.getpid(), self.signal)
+        self.true(*args, **kwargs)
+        threading.Timer(0.01, os.kill, (os.getpid(), self.signal)).start()
 
 
 class Fault:
