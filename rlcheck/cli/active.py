@@ -127,6 +127,7 @@ def write_record(path: Path, nodes: Sequence[Facts]) -> None:
         path.write_bytes(redact_bytes(encode(tuple(nodes)), os.environ))
     except OSError as error:
         raise UserError(f"--record {path}: {error.strerror or error}") from None
+    sys.stderr.write(f"wrote {path}; secrets are left out, but read it before you send it\n")
 
 
 def _working_directory() -> str:

@@ -127,7 +127,7 @@ def ray(
 
 @app.command()
 def nccl(
-    head_ip: opt.HeadOption = "",
+    head_ip: opt.MeasuredHeadOption = "",
     port: opt.PortOption = None,
     hosts: opt.HostsOption = "",
     backend: opt.BackendOption = opt.Backend.AUTO,

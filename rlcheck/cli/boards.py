@@ -19,6 +19,7 @@ from rlcheck.probes.context import ProbeContext
 DEFAULT_PORT = 6379
 _REACH_S = 10.0
 RAY_S = 15.0
+_MOST_REASONS = 4
 _COLLECT_S = 25.0
 
 
@@ -219,8 +220,8 @@ def facts_of_hosts(hosts: str, python: str, waiting: Waiting) -> tuple[tuple[Fac
         waiting.on(f"{len(board.seats)} hosts")
         documents, without = collect_many(board, _COLLECT_S, waiting.on_names)
     if not documents:
-        name, reason = next(iter(without.items()))
-        raise UserError(f"--hosts {hosts}: no facts from any of {len(without)} hosts; {name}: {reason}")
+        shown = "; ".join(f"{name}: {reason}" for name, reason in list(without.items())[:_MOST_REASONS])
+        raise UserError(f"--hosts {hosts}: no facts from any of {len(without)} hosts; {shown}")
     return documents, without
 
 

@@ -27,8 +27,8 @@ from rlcheck.facts.document import Facts
 
 FAMILIES = ("NET", "NCL")
 _SECTIONS = ("python", "nvidia", "ray")
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SIZE = re.compile(r"(\d{1,12})\s*([kmg]?)i?b?", re.I)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d{1,12})\s*([kmgt]?)i?b?", re.I)
 _SURVEY_S = 10.0
 
 
@@ -94,7 +94,12 @@ def _among_ranks(request: NcclRequest, max_bytes: int, started: float) -> int:
 
 def _judged(request: NcclRequest, nodes: tuple[Facts, ...], started: float) -> int:
     """Show the report, then draw: a picture that fails must not cost the report."""
-    code = judge_and_show(request.report, nodes, FAMILIES, "nccl", started, sections=("cluster", "collectives"))
+    if all(facts.collectives.value is None for facts in nodes):
+        raise UserError(f"--facts {request.report.facts}: no collectives in it; `rlcheck nccl --record` writes them")
+    # A machine alone is compared with nobody.
+    alone = all(facts.cluster.value is None or facts.cluster.value.via == "local" for facts in nodes)
+    sections = ("collectives",) if alone else ("cluster", "collectives")
+    code = judge_and_show(request.report, nodes, FAMILIES, "nccl", started, sections=sections)
     if request.plot is not None:
         sys.stdout.flush()
         _draw(nodes, request.plot)

@@ -81,6 +81,12 @@ HeadOption = Annotated[
         "--head-ip", metavar="HOST[:PORT]", help="The head's address. Default: RAY_ADDRESS, or the Ray that ran here."
     ),
 ]
+MeasuredHeadOption = Annotated[
+    str,
+    typer.Option(
+        "--head-ip", metavar="HOST[:PORT]", help="Measure the nodes of this Ray cluster. Default: this machine alone."
+    ),
+]
 PortOption = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="The head's port (6379).")]
 HostsOption = Annotated[
     str,

@@ -60,8 +60,13 @@ def run_ray(request: RayRequest) -> int:
         UserError: no head is known, or options that do not go together.
     """
     started = time.perf_counter()
+    if request.hosts and (request.nodes or request.gpus_per_node):
+        raise UserError("--nodes and --gpus-per-node ask a Ray cluster whether a run fits; give --head-ip, not --hosts")
     if request.report.facts is not None:
-        return judge_and_show(request.report, recorded(request.report.facts), FAMILIES, "ray", started)
+        nodes = recorded(request.report.facts)
+        if all(facts.reach.value is None and facts.cluster.value is None for facts in nodes):
+            raise UserError(f"--facts {request.report.facts}: nothing of a cluster in it; use `rlcheck ray --record`")
+        return judge_and_show(request.report, nodes, FAMILIES, "ray", started)
     context = make_context(request.report.python, deep=False)
     with Waiting() as waiting:
         waiting.on("this machine")

@@ -56,7 +56,9 @@ def sparkline(values: Sequence[float]) -> str:
     top = max(values, default=0.0)
     if top <= 0:
         return ""
-    return "".join(BLOCKS[min(int(value / top * len(BLOCKS)), len(BLOCKS) - 1)] for value in values)
+    # A record may hold anything, also numbers below zero.
+    parts = [max(0.0, min(value / top, 1.0)) for value in values]
+    return "".join(BLOCKS[min(int(part * len(BLOCKS)), len(BLOCKS) - 1)] for part in parts)
 
 
 def collectives_in(groups: Iterable[GroupRun]) -> list[str]:

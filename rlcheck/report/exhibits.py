@@ -27,7 +27,7 @@ def exhibits(nodes: tuple[Facts, ...]) -> tuple[Exhibit, ...]:
     for facts in nodes:
         if facts.reach.value is not None:
             found.append(way(facts.reach.value))
-        if facts.cluster.value is not None and facts.cluster.value.members:
+        if facts.cluster.value is not None and facts.cluster.value.members and facts.cluster.value.via != "local":
             found += [members(facts.cluster.value), *matrix(facts.cluster.value)]
         found += collective_exhibits.exhibits(facts)
     return tuple(found)

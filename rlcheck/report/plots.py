@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ def write_plot(facts: Facts, path: Path) -> None:
             from rlcheck.report.plot_page import page
 
             path.write_text(page(panels, heat, facts.node), encoding="utf-8")
+        sys.stderr.write(f"wrote {path}\n")
     except OSError as error:
         raise UserError(f"--plot {path}: cannot be written: {error.strerror or error}; choose another place") from None
 

@@ -109,7 +109,7 @@ def test_ranks_that_stop_and_die_are_told_apart_and_the_rest_goes_on() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "pairs", "kind"),
-    [("leave-kill", "none", "dead"), ("leave-stop", "none", "silent"), ("idle-kill", "all", "dead")],
+    [("leave-kill", "none", "dead"), ("idle-kill", "all", "dead")],
 )
 def test_a_rank_that_is_lost_between_two_groups_is_named_too(fault: str, pairs: str, kind: str) -> None:
     facts = run(machines(3, {1: {"FAULT": fault}}), pairs=pairs)
@@ -127,13 +127,12 @@ def test_a_rank_that_sleeps_in_a_collective_stands_elsewhere_than_the_others() -
     assert last(facts).nodes == ("b", "c")
 
 
-@pytest.mark.parametrize("fault", ["drop", "add-after"])
-def test_whose_part_is_wrong_is_read_from_the_numbers(fault: str) -> None:
-    facts = run(machines(3, {1: {"FAULT": fault}}), pairs="none")
+def test_whose_part_is_wrong_is_read_from_the_numbers() -> None:
+    facts = run(machines(3, {1: {"FAULT": "drop"}}), pairs="none")
     assert culprits(facts) == {("b", "wrong")}
     wrong = facts.groups[0].wrong[0]
     assert (wrong.collective, wrong.dtype, wrong.suspects) == ("all_reduce", "float32", (1,))
-    assert (float(wrong.found) < float(wrong.expected)) == (fault == "drop")
+    assert float(wrong.found) < float(wrong.expected)
     assert last(facts).nodes == ("a", "c")
     assert not last(facts).wrong
 

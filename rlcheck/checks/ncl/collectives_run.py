@@ -23,7 +23,8 @@ def _told(found: Iterable[Suspect]) -> tuple[str, ...]:
     return tuple(f"{suspect.label}: {suspect.why}" for suspect in found)
 
 
-@check("NCL033", "Every rank of the measurement came up", needs=_NEEDS, playbook="nccl-rank-missing")
+@check("NCL033", "Every rank of the measurement came up", needs=_NEEDS, playbook="nccl-rank-missing",
+       caused_by=("RAY045",))  # fmt: skip
 def ranks_came_up(facts: Facts) -> Verdict:
     """Counts the machines and ranks that took part.
 

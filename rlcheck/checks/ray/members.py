@@ -18,8 +18,8 @@ def answers(facts: Facts) -> Verdict:
         for its first answer. Nodes that are on record as dead are not asked.
 
     Why it matters:
-        A node that is on record as alive and runs nothing takes ranks or placement groups with it: the run waits for
-        them until a timeout of half an hour.
+        A node on which nothing can be started takes its ranks or placement groups with it: the run waits for them
+        until a timeout of half an hour.
 
     How to fix:
         Look at the reason given for the node: a host key, a permission, a full node, a hanging file system.

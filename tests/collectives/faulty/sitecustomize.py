@@ -2,7 +2,7 @@
 
 FAULT is KIND or KIND@N, from the N-th all_reduce on (1 by default). KIND is stop or kill (this very process; with
 `leave-` before it not there but when the group is taken apart, with `idle-` a moment after that, once), sleep
-(for ever), slow (15 ms more in each, and in send/recv), add-before or add-after (1 to the numbers), drop (this part of
+(for ever), slow (15 ms more in each, and in send/recv), add-before (1 to the numbers), drop (this part of
 the sum).
 """
 
@@ -66,10 +66,7 @@ class Fault:
             tensor += 1
         if self.kind == "drop":
             tensor.zero_()
-        done = self.true(tensor, *args, **kwargs)
-        if self.kind == "add-after":
-            tensor += 1
-        return done
+        return self.true(tensor, *args, **kwargs)
 
 
 if os.environ.get("FAULT"):
