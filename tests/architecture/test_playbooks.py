@@ -72,7 +72,7 @@ def test_commands_parse(playbook: Playbook) -> None:
 
 
 def test_parameters_are_filled_by_its_checks(playbook: Playbook) -> None:
-    """Each `{{name}}` that a fix has is given by at least one of the playbook's checks on its own fixture."""
+    """Each `{{name}}` that a fix has is given by at least one of the playbook's checks on a fixture of its own."""
     import importlib
 
     from rlcheck.facts.document import Facts
@@ -80,8 +80,9 @@ def test_parameters_are_filled_by_its_checks(playbook: Playbook) -> None:
     given: set[str] = set()
     for check_id in playbook.checks:
         cases = importlib.import_module(f"tests.checks.{check_id[:3].lower()}.cases")
-        fires: Facts = cases.CASES[check_id][0]
-        given |= set(CHECKS[check_id].judge(fires).params)
+        others: dict[str, tuple[Facts, ...]] = vars(cases).get("OTHER_FIRES", {})
+        for fires in (cases.CASES[check_id][0], *others.get(check_id, ())):
+            given |= set(CHECKS[check_id].judge(fires).params)
     wanted = {
         match for recipe in playbook.fixes for match in re.findall(r"\{\{(\w+)\}\}", recipe.command + recipe.title)
     }

@@ -29,7 +29,7 @@ EXPECTED: dict[str, tuple[str, int, str, str]] = {
     "h200-forced-p2p": ("nccl", 1, FORCED, "NCL011"),
     "h200-forced-p2p-shm": ("nccl", 1, FORCED, "NCL011"),
     "h200-forced-loopback": ("nccl", 1, FORCED, "NCL011"),
-    "h200-forced-interface": ("nccl", 1, "NCL057 NET012 RAY058", ""),
+    "h200-forced-interface": ("nccl", 1, "NCL057 NET012", ""),
     "ray-3-nodes": ("ray", 0, "", ""),
     "ray-3-nodes-broken": ("ray", 1, "RAY041 RAY045 RAY062", ""),
     "ray-dropped": ("ray", 1, "RAY034", ""),

@@ -131,3 +131,4 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     ),
 }
 CASES |= cluster_cases.CASES | reach_cases.CASES
+OTHER_FIRES = reach_cases.OTHER_FIRES

@@ -151,3 +151,15 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "RAY043": (way(gcs=gcs((node(),)), wanted=WANTED), way(wanted=WANTED)),
     "RAY044": (way(extras=(contact(port=8265, what="dashboard", outcome="refused"),)), HEALTHY),
 }
+
+OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
+    "RAY033": (
+        way(
+            {"http_proxy": "http://proxy:3128", "RAY_grpc_enable_http_proxy": "1"},
+            proxies={"http_proxy": HEAD},
+            grpc_proxies={"http_proxy": HEAD},
+        ),
+    ),
+    "RAY035": (way(speaker=known(Speaker(kind="silent"))),),
+}
+"""Further facts on which a check fires, and fills other fixes of its playbook."""
