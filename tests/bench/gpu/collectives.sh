@@ -5,7 +5,8 @@
 #
 # OUT gets, for each number of GPUs, the record (for `rlcheck nccl --facts`), the report, and the loops' tables.
 set -u
-out=$1
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
 shift
 cd "$(dirname "$0")/../../.." || exit 1
 rlcheck=(python3 -m rlcheck)
@@ -16,11 +17,13 @@ for gpus in "${@:-1}"; do
     timeout 120 python3 -m torch.distributed.run --standalone --nproc-per-node "$gpus" tests/bench/gpu/bare_collectives.py "$out/bare-$gpus-$1.json"
   }
   echo "== $gpus GPUs"
-  bare before
-  timeout 280 "${rlcheck[@]}" nccl --record "$out/nccl-$gpus.json" -v >"$out/nccl-$gpus.txt" 2>&1
-  echo "rlcheck nccl on $gpus GPUs: exit code $?"
-  bare after
-  python3 tests/bench/gpu/compare_collectives.py "$out/nccl-$gpus.json" "$out"/bare-"$gpus"-*.json
+  for round in 1 2 3; do
+    bare "$round"
+    timeout 280 "${rlcheck[@]}" nccl --record "$out/nccl-$gpus-$round.json" -v >"$out/nccl-$gpus-$round.txt" 2>&1
+    echo "rlcheck nccl on $gpus GPUs: exit code $?"
+  done
+  bare 4
+  python3 tests/bench/gpu/compare_collectives.py "$out"/nccl-"$gpus"-*.json "$out"/bare-"$gpus"-*.json
 done
 [ "$gpus" -gt 1 ] || exit 0
 forced() {
