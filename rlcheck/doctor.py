@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from rlcheck import __version__, engine
 from rlcheck.check import Check
@@ -15,6 +16,7 @@ from rlcheck.checks import FAMILIES, builtin_checks, family_checks
 from rlcheck.config import Settings, waivers
 from rlcheck.facts.base import why_missing
 from rlcheck.facts.document import ACTIVE, Facts
+from rlcheck.memory.summary import data as memory_data
 from rlcheck.playbook import DIRECTORY, Library
 from rlcheck.plugins import Plugin, load_plugins
 from rlcheck.probes.registry import PROBES, Probe
@@ -139,7 +141,14 @@ def examine(
         exhibits=exhibits(nodes),
         checks=ordered,
         notes=doctor.notes + notes,
+        data=_computed(nodes),
     )
+
+
+def _computed(nodes: tuple[Facts, ...]) -> dict[str, Any]:
+    """What programs read of the report besides its findings."""
+    memory = next((facts.memory.value for facts in nodes if facts.memory.value is not None), None)
+    return {} if memory is None else {"memory": memory_data(memory)}
 
 
 def measured(checks: Iterable[Check], facts: Facts, named: Iterable[str] = ()) -> tuple[Check, ...]:

@@ -15,6 +15,10 @@ FAMILIES: dict[str, str] = {
     "NCL": "NCCL settings",
     "RAY": "Ray",
     "HFC": "Hugging Face cache",
+    "CFG": "Run config",
+    "DAT": "Data",
+    "MEM": "Memory",
+    "ROL": "Rollout engine",
 }
 
 

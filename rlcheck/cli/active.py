@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlcheck import doctor as clinic
+from rlcheck.checks import FAMILIES
 from rlcheck.cli.app import UserError
 from rlcheck.cli.env import read_facts, show, show_waiting
 from rlcheck.cli.options import Format
-from rlcheck.config import ConfigError, load_settings
+from rlcheck.config import ConfigError, Settings, load_settings
 from rlcheck.facts.document import Facts, FactsError, encode
 from rlcheck.probes.context import ProbeContext
 from rlcheck.probes.gather import gather
@@ -48,6 +49,8 @@ def judge_and_show(
     command: str,
     started: float,
     sections: tuple[str, ...] = (),
+    *,
+    alone: bool = False,
 ) -> int:
     """Judge the facts, show the report, write the record, and return the exit code.
 
@@ -58,17 +61,20 @@ def judge_and_show(
         command: ray or nccl.
         started: `time.perf_counter()` at the start of the command.
         sections: checks on these sections are made, too, whatever their family.
+        alone: only `families` and what the options name are imported, and the settings' selection, which is meant
+            for machines, does not count: for commands that must answer at once.
 
     Raises:
         UserError: an option or a settings file that cannot be used.
     """
     try:
         settings = load_settings(Path(_working_directory()))
-        doctor = clinic.summon()
+        doctor = clinic.summon(_named_families(families, request, settings)) if alone else clinic.summon()
+        usual = (*families, *_checks_on(doctor, sections))
         report = clinic.examine(
             doctor,
             tuple(nodes),
-            doctor.select(request.select or settings.select or (*families, *_checks_on(doctor, sections))),
+            doctor.select(request.select or (() if alone else settings.select) or usual),
             settings,
             command=command,
             ignore=request.ignore,
@@ -99,6 +105,12 @@ def own_facts(
         raise UserError(str(error)) from None
     probes = [probe for probe in doctor.probes if probe.section in {*wanted, *sections}]
     return gather(context, probes, request.timeout_s)
+
+
+def _named_families(families: tuple[str, ...], request: ReportRequest, settings: Settings) -> tuple[str, ...]:
+    """`families`, and those of all checks that the user names: what is named must be known."""
+    named = {name[:3] for name in (*request.select, *request.ignore, *(entry.id for entry in settings.ignore))}
+    return tuple(family for family in FAMILIES if family in named or family in families)
 
 
 def _checks_on(doctor: clinic.Doctor, sections: tuple[str, ...]) -> list[str]:

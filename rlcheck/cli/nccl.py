@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -17,6 +16,7 @@ from rlcheck.cli.active import ReportRequest, Waiting, judge_and_show, own_facts
 from rlcheck.cli.app import USAGE_ERROR, UserError
 from rlcheck.cli.boards import is_here, open_machines, others
 from rlcheck.cli.env import make_context
+from rlcheck.cli.plotting import require_plottable
 from rlcheck.cluster.survey import survey
 from rlcheck.cluster.switchboard import Switchboard
 from rlcheck.collectives.engine import measure
@@ -58,7 +58,7 @@ def run_nccl(request: NcclRequest) -> int:
     started = time.perf_counter()
     max_bytes = parse_size(request.max_size) if request.max_size else 0
     if request.plot is not None:
-        _can_draw(request.plot)
+        require_plottable(request.plot)
     if request.report.facts is not None:
         return _judged(request, recorded(request.report.facts), started)
     if is_gathered(os.environ) and not (request.hosts or request.head_ip):
@@ -137,21 +137,6 @@ def _measured(
     # One name for this machine, too: that by which the findings know it.
     name = next((member.name for member in found.members if is_here(member, facts)), facts.node)
     return msgspec.structs.replace(facts, node=name, cluster=known(found), collectives=known(done)), *more
-
-
-def _can_draw(path: Path) -> None:
-    """Raise what can be known before minutes are spent on a measurement."""
-    suffix = path.suffix.lower()
-    if suffix not in (".png", ".html"):
-        raise UserError(f"--plot {path}: name a file that ends in .png or .html")
-    if not path.parent.is_dir():
-        raise UserError(f"--plot {path}: there is no directory {path.parent}; make it, or choose another place")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"--plot {path}: cannot be written; choose another place")
-    if suffix == ".png" and find_spec("matplotlib") is None:
-        raise UserError(
-            f"--plot {path}: a .png needs matplotlib; install it with: pip install 'rlcheck[plot]', or name a .html"
-        )
 
 
 def _draw(nodes: Sequence[Facts], path: Path) -> None:

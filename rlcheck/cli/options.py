@@ -124,3 +124,83 @@ StepTimeoutOption = Annotated[
     float, typer.Option("--step-timeout", min=1, metavar="SECONDS", help="Deadline of one step before it hangs.")
 ]
 PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.html", help="Draw bandwidth over size.")]
+ConfigArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[CONFIG]",
+        help="A YAML of rltrain or verl, a recipe, a script or pasted line that starts a run, or - for standard input.",
+    ),
+]
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, applied last.", show_default=False)
+]
+ConfigNameOption = Annotated[
+    str, typer.Option("--config-name", metavar="NAME", help="As given to verl: a config of its own, or of yours.")
+]
+ConfigPathOption = Annotated[
+    str, typer.Option("--config-path", "--config-dir", metavar="DIR", help="Where the config of --config-name lies.")
+]
+FrameworkOption = Annotated[
+    str, typer.Option("--framework", metavar="NAME", help="rltrain, verl, verl@0.8.0 or spec, where it is not clear.")
+]
+ModelShapeOption = Annotated[
+    str,
+    typer.Option(
+        "--model-shape",
+        metavar="FILE|SIZES",
+        help="The model's config.json, or hidden_size=…,num_hidden_layers=…, where its files are not here.",
+    ),
+]
+GpuOption = Annotated[str, typer.Option("--gpu", metavar="NAME", help="Which GPU: H200, a100-80gb. Default: this one.")]
+GpuMemoryOption = Annotated[str, typer.Option("--gpu-mem", metavar="SIZE", help="Memory of a GPU: 80GiB, 81559MiB.")]
+HostMemoryOption = Annotated[str, typer.Option("--host-mem", metavar="SIZE", help="RAM of a node: 1TiB.")]
+RunNodesOption = Annotated[int, typer.Option("--nodes", min=0, help="As if the run had so many nodes.")]
+RunGpusOption = Annotated[int, typer.Option("--gpus-per-node", min=0, help="As if each node had so many GPUs.")]
+MemoryPlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.html", help="Draw the phases.")]
+MeasureOption = Annotated[
+    bool, typer.Option("--measure", help="Also run the phases on this machine's GPU, and compare.")
+]
+NoFsOption = Annotated[
+    bool, typer.Option("--no-fs", help="The config is for another machine: look at no path, model or GPU of this one.")
+]
+RolloutArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[CONFIG|URL]",
+        help="A config, as for `rlcheck config`, or the URL of a running vLLM or SGLang server.",
+    ),
+]
+StartTimeoutOption = Annotated[
+    float, typer.Option("--start-timeout", min=1, metavar="SECONDS", help="Longest time for the engine to start.")
+]
+RandomWeightsOption = Annotated[
+    bool, typer.Option("--random-weights", help="Do not load the weights of the model's files.")
+]
+DataArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE|KEY=VALUE]...",
+        help="JSONL (.gz, too), Parquet, Arrow, or a directory of datasets.save_to_disk; overrides of --config. "
+        "Without a file: those of the config.",
+        show_default=False,
+    ),
+]
+DataConfigOption = Annotated[
+    str, typer.Option("--config", metavar="CONFIG", help="The run that the data is for: a YAML, a recipe, a script.")
+]
+ValOption = Annotated[list[str] | None, typer.Option("--val", metavar="FILE", help="Validation data. Repeatable.")]
+TokenizerOption = Annotated[
+    str, typer.Option("--tokenizer", metavar="DIR", help="Directory of the tokenizer. Default: the config's model.")
+]
+PromptKeyOption = Annotated[
+    str, typer.Option("--prompt-key", metavar="COLUMN", help="The column of the prompt. Default: the config's.")
+]
+FirstOption = Annotated[int, typer.Option("--first", min=1, max=1000, help="Places shown of each kind.")]
+CleanOption = Annotated[
+    bool, typer.Option("--fix", help="Write a cleaned copy of each file, and what was put aside with the reason.")
+]
+CleanDryRunOption = Annotated[bool, typer.Option("--dry-run", help="With --fix: say what would be written.")]
+CleanYesOption = Annotated[bool, typer.Option("--yes", "-y", help="With --fix: overwrite earlier copies.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="With --fix: where to. Default: beside each file.")
+]

@@ -14,18 +14,22 @@ import msgspec
 from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
 from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.collectives import CollectiveFacts
+from rlcheck.facts.dataset import DatasetFacts
 from rlcheck.facts.gpu import NvidiaFacts, RocmFacts
 from rlcheck.facts.hub import HubFacts
 from rlcheck.facts.hygiene import refuse_giants
+from rlcheck.facts.memory import MemoryProfile
 from rlcheck.facts.nccl import NcclFacts
 from rlcheck.facts.network import NetworkFacts
 from rlcheck.facts.platform import PlatformFacts
 from rlcheck.facts.python import PythonFacts
 from rlcheck.facts.ray import RayFacts
 from rlcheck.facts.reach import ReachFacts
+from rlcheck.facts.rollout import RolloutFacts
+from rlcheck.facts.run import RunFacts
 from rlcheck.facts.system import SystemFacts
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
@@ -51,6 +55,10 @@ class Facts(Struct, frozen=True):
     reach: Fact[ReachFacts] = Fact()
     cluster: Fact[ClusterFacts] = Fact()
     collectives: Fact[CollectiveFacts] = Fact()
+    run: Fact[RunFacts] = Fact()
+    memory: Fact[MemoryProfile] = Fact()
+    dataset: Fact[DatasetFacts] = Fact()
+    rollout: Fact[RolloutFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
 
@@ -65,7 +73,15 @@ class FactsError(Exception):
     """A facts file that cannot be read at all. The message is one line for the user."""
 
 
-ACTIVE = {"reach": "`rlcheck ray`", "cluster": "`rlcheck ray` or `rlcheck nccl`", "collectives": "`rlcheck nccl`"}
+ACTIVE = {
+    "reach": "`rlcheck ray`",
+    "cluster": "`rlcheck ray` or `rlcheck nccl`",
+    "collectives": "`rlcheck nccl`",
+    "run": "`rlcheck config`",
+    "memory": "`rlcheck memory-profile`",
+    "dataset": "`rlcheck data`",
+    "rollout": "`rlcheck rollout`",
+}
 """Sections that no probe of `rlcheck env` collects, and the command that measures them."""
 
 SECTIONS = tuple(name for name in Facts.__struct_fields__ if name not in ("schema_version", "rlcheck_version", "node",

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from rlcheck.checks.ray.pairs import contacts_by_edge, round_trips
 from rlcheck.cluster.odd import Edge
 from rlcheck.facts.cluster import ClusterFacts, MachineFacts, Member
 from rlcheck.facts.document import Facts
 from rlcheck.facts.reach import Contact
-from rlcheck.report import collective_exhibits
+from rlcheck.report import collective_exhibits, config_exhibits, dataset_exhibits, memory_exhibits, rollout_exhibits
 from rlcheck.report.model import Exhibit
 from rlcheck.report.way import way
 
@@ -30,6 +29,10 @@ def exhibits(nodes: tuple[Facts, ...]) -> tuple[Exhibit, ...]:
         if facts.cluster.value is not None and facts.cluster.value.members and facts.cluster.value.via != "local":
             found += [members(facts.cluster.value), *matrix(facts.cluster.value)]
         found += collective_exhibits.exhibits(facts)
+        found += config_exhibits.exhibits(facts)
+        found += dataset_exhibits.exhibits(facts)
+        found += memory_exhibits.exhibits(facts)
+        found += rollout_exhibits.exhibits(facts)
     return tuple(found)
 
 
@@ -133,6 +136,9 @@ def _without_empty(exhibit: Exhibit) -> Exhibit:
 
 def matrix(cluster: ClusterFacts) -> tuple[Exhibit, ...]:
     """Round trips from each machine (row) to each other one (column); a summary for a large cluster."""
+    # The family's checks come with it: not for commands that know no cluster.
+    from rlcheck.checks.ray.pairs import contacts_by_edge, round_trips
+
     living = [member for member in cluster.members if member.alive]
     edges, times = contacts_by_edge(living), round_trips(living)
     if not edges:

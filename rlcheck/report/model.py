@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -112,6 +112,8 @@ class Report(Struct, frozen=True, omit_defaults=False):
     exhibits: tuple[Exhibit, ...] = ()
     checks: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    data: dict[str, Any] = {}
+    """For programs: what a command computed, by its name (`memory`: the whole prediction). Exhibits are for readers."""
 
 
 def summarize(findings: tuple[Finding, ...]) -> Summary:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 760, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 16, 56
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #c9d1d9; --faint: #57606a;
   --c0: #0969da; --c1: #bc4c00; --c2: #1a7f37; --c3: #8250df; --c4: #bf3989; --c5: #7d4e00; --c6: #cf222e; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #30363d; --faint: #9198a1;
@@ -33,7 +33,7 @@ def page(panels: Sequence[Panel], heat: Heat | None, node: str) -> str:
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>rlcheck nccl{' on ' + escape(node) if node else ''}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
+        f"<title>rlcheck nccl{' on ' + escape(node) if node else ''}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
         "<h1>Bandwidth of collectives</h1>",
         "<p>Bus bandwidth as nccl-tests counts it. Dashed: the least that is expected.</p>",
     ]

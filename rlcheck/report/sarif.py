@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
+from urllib.parse import quote
 
 from rlcheck.report.model import Finding, Report
 from rlcheck.report.wording import clean, waiver_text
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {"fail": "error", "error": "error", "warn": "warning", "unknown": "note", "info": "note"}
+# Where a finding points at a place in a file, its evidence says so: file:line:column.
+_PLACE = re.compile(r"(.+):(\d+):(\d+)")
+_MAX_PLACES = 20
 _KINDS = {"pass": "pass", "skip": "notApplicable", "unknown": "open", "info": "informational"}
 
 
@@ -45,7 +50,7 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
         "ruleId": finding.id,
         "ruleIndex": index,
         "message": {"text": clean(finding.message) or finding.title},
-        "locations": [{"logicalLocations": [{"name": clean(finding.node) or "node", "kind": "resource"}]}],
+        "locations": _locations(finding),
     }
     if finding.status in _KINDS:
         result |= {"kind": _KINDS[finding.status], "level": "none"}
@@ -54,3 +59,21 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
     if finding.waived is not None:
         result["suppressions"] = [{"kind": "external", "justification": clean(waiver_text(finding))}]
     return result
+
+
+def _locations(finding: Finding) -> list[dict[str, Any]]:
+    """The places in files that the finding names, each once, on its node; without any, the node alone."""
+    logical = {"logicalLocations": [{"name": clean(finding.node) or "node", "kind": "resource"}]}
+    places = dict.fromkeys(_places(finding))
+    return [{"physicalLocation": _physical(*place), **logical} for place in list(places)[:_MAX_PLACES]] or [logical]
+
+
+def _places(finding: Finding) -> list[tuple[str, int, int]]:
+    """File, line and column of each piece of evidence that has them."""
+    found = (_PLACE.fullmatch(item.source) for item in finding.evidence)
+    return [(match[1], int(match[2]), int(match[3])) for match in found if match is not None and int(match[2]) > 0]
+
+
+def _physical(file: str, line: int, column: int) -> dict[str, Any]:
+    region = {"startLine": line, **({"startColumn": column} if column > 0 else {})}
+    return {"artifactLocation": {"uri": quote(clean(file))}, "region": region}

@@ -1,6 +1,6 @@
 """The names of config keys: which there are, where verl's moved to, and which one a misspelt key meant.
 
-`verl_keys.json` holds verl's keys and defaults, flattened from the generated reference config in its wheel.
+`rlcheck/data/verl_keys.json` holds verl's keys and defaults, flattened from the generated config in its wheel.
 `aliases.json` holds what differs: `moved` (old to new), `instead` (what to do about a key that is not there) and
 `accepted` (values, besides verl's default, that say what rltrain does anyway).
 """
@@ -19,6 +19,7 @@ from typing import Annotated, Any, Union
 
 from pydantic import BaseModel
 
+import rlcheck
 from trainer.config.schema import RunConfig
 
 _HERE = Path(__file__).resolve().parent
@@ -63,7 +64,7 @@ def aliases() -> Aliases:
 @lru_cache(maxsize=1)
 def verl_keys() -> Mapping[str, Any]:
     """Verl's dotted keys, with their defaults (some of which are interpolations)."""
-    return json.loads((_HERE / "verl_keys.json").read_text(encoding="utf-8"))["keys"]
+    return json.loads((Path(rlcheck.__file__).parent / "data" / "verl_keys.json").read_text(encoding="utf-8"))["keys"]
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -27,6 +27,71 @@ from trainer.fsdp import attention
 from trainer.fsdp.precision import training_dtype
 from trainer.fsdp.spread import read_once, spread_buffers, spread_parameters
 from trainer.fsdp.value_model import ValueModel
+from trainer.fsdp.weights import check_names
+
+
+class Weights(Protocol):
+    """Where the weights of models come from."""
+
+    def load(self, auto_class: Any, model: ModelConfig, keywords: dict[str, Any]) -> PreTrainedModel:
+        """An instance of AUTO_CLASS, made with KEYWORDS; where its weights are is this object's own affair.
+
+        Raises:
+            UserError: it cannot be made.
+        """
+        ...
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Make sure that the weights of the policy MODEL can be published.
+
+        Raises:
+            UserError: they cannot.
+        """
+        ...
+
+    def place_parameters(self, module: nn.Module, device: torch.device) -> None:
+        """Bring MODULE's parameters that are not sharded yet to DEVICE (collective)."""
+        ...
+
+    def place_buffers(self, module: nn.Module, device: torch.device) -> None:
+        """Bring MODULE's buffers to DEVICE (collective)."""
+        ...
+
+
+class FromFiles:
+    """Rank 0 reads the model's files and spreads their tensors; the others hold shapes until then."""
+
+    def load(self, auto_class: Any, model: ModelConfig, keywords: dict[str, Any]) -> PreTrainedModel:
+        """See `Weights.load`: whole on rank 0's host, without weights elsewhere (collective)."""
+
+        def read() -> PreTrainedModel:
+            with _refusals(auto_class, model):
+                loaded, report = auto_class.from_pretrained(
+                    model_directory(model), output_loading_info=True, **keywords
+                )
+            _check_complete(report["missing_keys"], model)
+            return loaded
+
+        def make() -> PreTrainedModel:
+            with _refusals(auto_class, model):
+                return auto_class.from_config(**keywords)
+
+        return read_once(read, make)
+
+    def check(self, model: PreTrainedModel) -> None:
+        """See `Weights.check`."""
+        check_names(model)
+
+    def place_parameters(self, module: nn.Module, device: torch.device) -> None:
+        """See `Weights.place_parameters`."""
+        spread_parameters(module, device)
+
+    def place_buffers(self, module: nn.Module, device: torch.device) -> None:
+        """See `Weights.place_buffers`."""
+        spread_buffers(module, device)
+
+
+FILES = FromFiles()
 
 
 def load_config(model: ModelConfig) -> PretrainedConfig:
@@ -58,30 +123,18 @@ def model_directory(model: ModelConfig) -> Path:
     return directory
 
 
-def load_causal_lm(model: ModelConfig, fsdp: FsdpConfig) -> PreTrainedModel:
-    """The policy, in `fsdp.model_dtype`: whole on rank 0's host, without weights elsewhere (collective)."""
-    return _load_once(AutoModelForCausalLM, model, fsdp)
+def load_causal_lm(model: ModelConfig, fsdp: FsdpConfig, weights: Weights = FILES) -> PreTrainedModel:
+    """The policy, in `fsdp.model_dtype`: its weights are where WEIGHTS leaves them until `shard` (collective)."""
+    return _load(AutoModelForCausalLM, model, fsdp, weights)
 
 
-def load_value_model(model: ModelConfig, fsdp: FsdpConfig, seed: int) -> ValueModel:
+def load_value_model(model: ModelConfig, fsdp: FsdpConfig, seed: int, weights: Weights = FILES) -> ValueModel:
     """The critic (collective). The backbone as `load_causal_lm` says; the head is new on every rank, made from SEED."""
-    return ValueModel(_load_once(AutoModel, model, fsdp), seed)
+    return ValueModel(_load(AutoModel, model, fsdp, weights), seed)
 
 
-def _load_once(auto_class: Any, model: ModelConfig, fsdp: FsdpConfig) -> PreTrainedModel:
-    def read() -> PreTrainedModel:
-        with _refusals(auto_class, model):
-            loaded, report = auto_class.from_pretrained(
-                model_directory(model), output_loading_info=True, **_keywords(model, fsdp)
-            )
-        _check_complete(report["missing_keys"], model)
-        return loaded
-
-    def make() -> PreTrainedModel:
-        with _refusals(auto_class, model):
-            return auto_class.from_config(**_keywords(model, fsdp))
-
-    loaded = read_once(read, make)
+def _load(auto_class: Any, model: ModelConfig, fsdp: FsdpConfig, weights: Weights) -> PreTrainedModel:
+    loaded = weights.load(auto_class, model, _keywords(model, fsdp))
     if model.enable_gradient_checkpointing:
         loaded.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return loaded
@@ -124,15 +177,16 @@ def _silence_dropout(config: PretrainedConfig) -> None:
             setattr(config, key, 0.0)
 
 
-def shard(model: nn.Module, fsdp: FsdpConfig, mesh: DeviceMesh) -> FSDPModule:
+def shard(model: nn.Module, fsdp: FsdpConfig, mesh: DeviceMesh, weights: Weights = FILES) -> FSDPModule:
     """Shard MODEL in place over MESH: each decoder layer, then a value head, then the rest as one group (collective).
 
-    MODEL has its weights on rank 0. They reach the other ranks one group at a time, so that beside its shards a rank
-    other than 0 never holds more than one group. Tied parameters lie in the last group together, and stay tied.
+    MODEL comes from WEIGHTS. Those of files are on rank 0, and reach the other ranks one group at a time, so that
+    beside its shards a rank other than 0 never holds more than one group. Tied parameters lie in the last group
+    together, and stay tied.
     Parameters keep `model_dtype`; forward and backward run in `dtype`; gradients are averaged over ranks in float32.
     """
     device = torch.device(mesh.device_type)
-    spread_buffers(model, device)
+    weights.place_buffers(model, device)
     policy = MixedPrecisionPolicy(
         param_dtype=training_dtype(fsdp.dtype, "fsdp_config.dtype"), reduce_dtype=torch.float32
     )
@@ -143,13 +197,13 @@ def shard(model: nn.Module, fsdp: FsdpConfig, mesh: DeviceMesh) -> FSDPModule:
     backbone = model.backbone if isinstance(model, ValueModel) else model
     layers = decoder_layers(backbone)
     for layer in layers:
-        spread_parameters(layer, device)
+        weights.place_parameters(layer, device)
         fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
     if isinstance(model, ValueModel):
         exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
-        spread_parameters(model.head, device)
+        weights.place_parameters(model.head, device)
         fully_shard(model.head, mesh=mesh, mp_policy=exact, offload_policy=offload, reshard_after_forward=reshard)
-    spread_parameters(model, device)
+    weights.place_parameters(model, device)
     # The rest (embeddings, final norm, LM head) is used at both ends of a pass: kept whole between them.
     return fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=False)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from trainer.config.schema import FsdpConfig
@@ -50,6 +51,10 @@ class Role:
             self._move_optimizer(self.device)
         yield
         self.leave()
+        if training and self.device.startswith("cuda"):
+            # The gradients are gone. What they lay in is in pieces between the optimizer's state, and of no use to the
+            # next role: a critic's would be held beside the actor's.
+            torch.cuda.empty_cache()
 
     def leave(self) -> None:
         """Free gathered parameters, and move to the host what the config keeps there. Not collective."""

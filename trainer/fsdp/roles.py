@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from trainer.config.batch_plan import BatchPlan
 from trainer.config.schema import ModelConfig, RunConfig
-from trainer.fsdp.build import load_causal_lm, load_value_model, shard
+from trainer.fsdp.build import FILES, Weights, load_causal_lm, load_value_model, shard
 from trainer.fsdp.comm_timing import time_gradients
 from trainer.fsdp.forward import Policy
 from trainer.fsdp.optim import Schedule, Stepper
@@ -19,16 +19,15 @@ from trainer.fsdp.precision import to_dtype
 from trainer.fsdp.rank import RankInfo, derive_seed
 from trainer.fsdp.role import Role
 from trainer.fsdp.spread import read_once
-from trainer.fsdp.weights import check_names
 from trainer.rewards.model import RewardModel, load_model, make_model
 
 
-def make_actor(config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int) -> Role:
+def make_actor(config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int, weights: Weights = FILES) -> Role:
     """The policy, with its optimizer. TOTAL_STEPS: of the run; the schedule counts optimizer steps."""
     section = config.actor_rollout_ref
-    model = load_causal_lm(section.model, section.actor.fsdp_config)
-    check_names(model)
-    shard(model, section.actor.fsdp_config, mesh)
+    model = load_causal_lm(section.model, section.actor.fsdp_config, weights)
+    weights.check(model)
+    shard(model, section.actor.fsdp_config, mesh, weights)
     learning = max(total_steps - config.trainer.critic_warmup, 1)
     optim = section.actor.optim
     stepper = Stepper(
@@ -40,19 +39,22 @@ def make_actor(config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps:
     return Role("actor", model, section.actor.fsdp_config, info.device, stepper, time_gradients(model))
 
 
-def make_reference(config: RunConfig, info: RankInfo, mesh: DeviceMesh) -> Role:
+def make_reference(config: RunConfig, info: RankInfo, mesh: DeviceMesh, weights: Weights = FILES) -> Role:
     """The frozen policy."""
     section = config.actor_rollout_ref
-    model = load_causal_lm(section.model, section.ref.fsdp_config).requires_grad_(False)
-    shard(model, section.ref.fsdp_config, mesh)
+    model = load_causal_lm(section.model, section.ref.fsdp_config, weights).requires_grad_(False)
+    shard(model, section.ref.fsdp_config, mesh, weights)
     return Role("ref", model, section.ref.fsdp_config, info.device)
 
 
-def make_critic(config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int) -> Role:
+def make_critic(
+    config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int, weights: Weights = FILES
+) -> Role:
     """The value model, with its optimizer."""
     section = config.critic
-    model = load_value_model(section.model, section.fsdp_config, derive_seed(config.trainer.seed, "value head"))
-    shard(model, section.fsdp_config, mesh)
+    seed = derive_seed(config.trainer.seed, "value head")
+    model = load_value_model(section.model, section.fsdp_config, seed, weights)
+    shard(model, section.fsdp_config, mesh, weights)
     stepper = Stepper(
         model,
         section.optim,

@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from trainer.config.schema import RunConfig
 from trainer.errors import UserError
 from trainer.fsdp import actor, critic, roles, sft, state, weights
-from trainer.fsdp.build import reshard
+from trainer.fsdp.build import FILES, Weights, reshard
 from trainer.fsdp.export import export
 from trainer.fsdp.forward import Policy, values
 from trainer.fsdp.inference import infer, recompute
@@ -43,11 +43,12 @@ def _quiet_libraries() -> None:
 
 
 class TrainWorker:
-    """The training side of a run, on one rank. CONFIG is resolved."""
+    """The training side of a run, on one rank. CONFIG is resolved; WEIGHTS: where those of its models come from."""
 
-    def __init__(self, config: RunConfig, info: RankInfo) -> None:
+    def __init__(self, config: RunConfig, info: RankInfo, weights: Weights = FILES) -> None:
         self._config = config
         self._info = info
+        self._weights = weights
         self._roles: dict[RoleName, Role] = {}
         self._mesh: DeviceMesh | None = None
         self._sft: tuple[Role, Stepper] | None = None
@@ -68,11 +69,11 @@ class TrainWorker:
         _quiet_libraries()
         self._mesh = mesh = connect(info, config.actor_rollout_ref.nccl_timeout)
         seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
-        self._add("actor", roles.make_actor(config, info, mesh, total_steps))
+        self._add("actor", roles.make_actor(config, info, mesh, total_steps, self._weights))
         if config.needs_reference:
-            self._add("ref", roles.make_reference(config, info, mesh))
+            self._add("ref", roles.make_reference(config, info, mesh, self._weights))
         if config.critic.enable:
-            self._add("critic", roles.make_critic(config, info, mesh, total_steps))
+            self._add("critic", roles.make_critic(config, info, mesh, total_steps, self._weights))
         if config.reward_model.enable:
             role, self._reward_model = roles.make_reward_model(config, info, mesh)
             self._add("reward_model", role)

@@ -33,8 +33,10 @@ from trainer.tensors import floats, ints
 class HfEngine:
     """See `RolloutEngine`. It cannot sleep: its weights stay where they are."""
 
-    def __init__(self, config: RunConfig, model_dir: str) -> None:
+    def __init__(self, config: RunConfig, model_dir: str, saved_weights: bool = False) -> None:
+        """With SAVED_WEIGHTS it starts with those of the model's files, not with random ones."""
         self._config = config
+        self._saved_weights = saved_weights
         self._model_dir = model_dir
         self._rollout = config.actor_rollout_ref.rollout
         self._device = torch.device("cuda", 0) if config.trainer.device == "cuda" else torch.device("cpu")
@@ -45,7 +47,7 @@ class HfEngine:
         self._eos: frozenset[int] = frozenset()
 
     def start(self) -> dict[str, Any]:
-        """Build the model from its `config.json` with random weights."""
+        """Build the model from its `config.json`."""
         begun = time.perf_counter()
         section = self._config.actor_rollout_ref.model
         trust = section.trust_remote_code
@@ -54,8 +56,14 @@ class HfEngine:
         )
         hf_config = AutoConfig.from_pretrained(self._model_dir, trust_remote_code=trust, **section.override_config)
         dtype: torch.dtype = getattr(torch, self._rollout.dtype)
+        model: Any
         try:
-            model = AutoModelForCausalLM.from_config(hf_config, dtype=dtype, trust_remote_code=trust)
+            if self._saved_weights:
+                model = AutoModelForCausalLM.from_pretrained(
+                    self._model_dir, config=hf_config, dtype=dtype, trust_remote_code=trust
+                )
+            else:
+                model = AutoModelForCausalLM.from_config(hf_config, dtype=dtype, trust_remote_code=trust)
         except ValueError as error:
             raise UserError(
                 f"actor_rollout_ref.rollout.name=hf: transformers {transformers.__version__} has no causal language "

@@ -35,8 +35,10 @@ class VllmEngine:
     other batch sizes, so another batch may, rarely, tip a token; the same calls in the same order repeat exactly.
     """
 
-    def __init__(self, config: RunConfig, model_dir: str) -> None:
+    def __init__(self, config: RunConfig, model_dir: str, saved_weights: bool = False) -> None:
+        """With SAVED_WEIGHTS it starts with those of the model's files, not with random ones."""
         self._config = config
+        self._saved_weights = saved_weights
         self._model_dir = model_dir
         self._rollout = config.actor_rollout_ref.rollout
         self._package, self._version = versions.installed()
@@ -52,7 +54,8 @@ class VllmEngine:
         from vllm.engine.arg_utils import EngineArgs
 
         imported = time.perf_counter()
-        own = options.base(self._config, self._model_dir) | self._adapter.arguments(self._config, self._model_dir)
+        own = options.base(self._config, self._model_dir, self._saved_weights)
+        own |= self._adapter.arguments(self._config, self._model_dir)
         known = EngineArgs.__dataclass_fields__
         arguments = options.with_user(own, self._rollout.engine_kwargs.get("vllm", {}), known)
         self._adapter.prepare(self._config, self._model_dir)

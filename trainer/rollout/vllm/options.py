@@ -13,7 +13,7 @@ KEY = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 EXTENSION = "trainer.rollout.vllm.extension.SyncExtension"
 
 
-def base(config: RunConfig, model_dir: str) -> dict[str, Any]:
+def base(config: RunConfig, model_dir: str, saved_weights: bool = False) -> dict[str, Any]:
     """What every build gets."""
     parts = config.actor_rollout_ref
     rollout, model = parts.rollout, parts.model
@@ -35,8 +35,8 @@ def base(config: RunConfig, model_dir: str) -> dict[str, Any]:
         "max_num_batched_tokens": min(rollout.max_num_batched_tokens, rollout.max_num_seqs * rollout.max_model_len),
         "enable_prefix_caching": rollout.enable_prefix_caching,
         "enable_chunked_prefill": rollout.enable_chunked_prefill,
-        # Weights come from the actor before the first generation.
-        "load_format": "dummy",
+        # In a run, weights come from the actor before the first generation.
+        "load_format": "auto" if saved_weights else "dummy",
         # Of the distribution that tokens are drawn from, temperature included.
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": EXTENSION,

@@ -1,0 +1,84 @@
+"""Rows that are like others: repeats, contradictions, leaks."""
+
+from __future__ import annotations
+
+from rlcheck.check import Verdict, check, info, passed, skip, warn
+from rlcheck.checks.dat.common import data, found, listed, places, verdict
+from rlcheck.facts.document import Facts
+
+
+@check("DAT023", "No prompt stands twice in the training data", needs=("dataset",), playbook="data-twins")
+def repeated(facts: Facts) -> Verdict:
+    """Compares prompts by a digest of 64 bits.
+
+    What it does:
+        Counts training rows whose messages (and media) stood in an earlier row, with the same answer; and rows that
+        are equal but for letter case and white space. Repeats inside the validation data are only noted: an exam is
+        often taken several times.
+
+    Why it matters:
+        Repeated prompts weigh more than others, and a small set that was copied is learned by heart. Sometimes it is
+        meant: then waive this check.
+
+    How to fix:
+        --fix keeps the first of each.
+
+    References:
+        https://arxiv.org/abs/2107.06499
+    """
+    section = data(facts)
+    troubles, alike = found(section, "repeated"), found(section, "alike")
+    if troubles:
+        return verdict(warn, section, (*troubles, *alike), "each prompt once")
+    noted = (*alike, *found(section, "repeated_val"))
+    if noted:
+        return info(listed(noted), details=places(noted))
+    return passed("each prompt once")
+
+
+@check("DAT024", "No prompt has two answers", needs=("dataset",), playbook="data-twins")
+def contradictions(facts: Facts) -> Verdict:
+    """Compares the ground truths of rows with the same prompt.
+
+    What it does:
+        Reports rows whose prompt stood before with another ground truth, in training or in validation data.
+
+    Why it matters:
+        One of the two rewards punishes the right answer. Which one, no program can tell.
+
+    How to fix:
+        Look at both rows and drop the wrong one.
+
+    References:
+        https://arxiv.org/abs/2103.14749
+    """
+    section = data(facts)
+    troubles = found(section, "contradicts", "contradicts_val")
+    return verdict(warn, section, troubles, "one answer for each prompt") if troubles else passed("one for each prompt")
+
+
+@check("DAT025", "No training prompt stands in the validation data", needs=("dataset",), playbook="data-twins")
+def leak(facts: Facts) -> Verdict:
+    """Looks for validation prompts among the training prompts.
+
+    What it does:
+        Compares digests of the user's part of each prompt, letter case and white space aside.
+
+    Why it matters:
+        The validation reward then rises with what was learned by heart, and says nothing about new prompts.
+
+    How to fix:
+        --fix takes such rows out of the training data.
+
+    References:
+        https://arxiv.org/abs/2107.06499
+    """
+    section = data(facts)
+    if not any(file.split == "val" for file in section.files):
+        return skip("no validation data; --val names it")
+    troubles = found(section, "leak", "leak_alike")
+    return (
+        verdict(warn, section, troubles, "validation prompts that training has not seen")
+        if troubles
+        else passed("none of them")
+    )

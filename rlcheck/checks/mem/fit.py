@@ -1,0 +1,132 @@
+"""Whether the GPUs and the host hold what the run needs at its fullest."""
+
+from __future__ import annotations
+
+from rlcheck.check import Verdict, check, evidence, fail, passed, skip, warn
+from rlcheck.facts.base import need
+from rlcheck.facts.document import Facts
+from rlcheck.facts.memory import Change, MemoryProfile, Phase
+from rlcheck.memory.summary import gib, host_peak, largest, owner_name
+
+_TIGHT = 0.05
+"""Share of the usable memory below which a peak has little room: what the prediction itself may be off by."""
+_HOST_TIGHT = 0.9
+"""Share of a node's RAM above which little is left for the page cache, data loaders and Ray's object store."""
+_MAX_SHOWN, _MAX_CHANGES = 4, 2
+
+
+def _who(phase: Phase) -> str:
+    owner = largest(phase)
+    return f"{owner_name(owner)} holds {gib(owner.num_bytes)}" if owner is not None else "nobody is named"
+
+
+def _change_line(change: Change) -> str:
+    time = f", a step takes about x {change.slowdown:.2f}" if change.slowdown > 1.005 else ""
+    outcome = f"peak {gib(change.peak_bytes)}{'' if change.fits else ', still too much'}{time}"
+    return f"{change.title} ({outcome}): {' '.join(change.overrides)}"
+
+
+def _params(memory: MemoryProfile) -> dict[str, str]:
+    best = next((change for change in memory.changes if change.fits), None)
+    return {"overrides": " ".join(best.overrides)} if best is not None and best.overrides else {}
+
+
+@check("MEM001", "The GPU holds the run at its fullest", needs=("memory",), playbook="run-does-not-fit")
+def gpu_holds_the_peak(facts: Facts) -> Verdict:
+    """
+    What it does:
+        Compares the predicted need of every phase with the memory that a GPU really gives to the run.
+
+    Why it matters:
+        The run ends with an out-of-memory error, often only after minutes of loading or in the first update.
+        An architecture that is not known is estimated from its declared sizes; then this is a warning.
+
+    How to fix:
+        Type the overrides of the first change that fits: the report ranks them by what they cost in speed.
+
+    References:
+        https://docs.pytorch.org/docs/stable/torch_cuda_memory.html
+        https://verl.readthedocs.io/en/latest/perf/perf_tuning.html
+    """
+    memory = need(facts.memory)
+    peak = memory.peak
+    if peak is None:
+        return skip("no phase of this run uses a GPU")
+    over = [phase for phase in memory.phases if phase.num_bytes > memory.usable_bytes]
+    if not over:
+        return passed(f"{gib(peak.num_bytes)} of {gib(memory.usable_bytes)} in {peak.name}")
+    verdict = fail if memory.exact else warn
+    details = [f"{phase.name}: {gib(phase.num_bytes)}, {_who(phase)}" for phase in over[:_MAX_SHOWN]]
+    details += [_change_line(change) for change in memory.changes if change.fits][:_MAX_CHANGES]
+    return verdict(
+        f"at most {gib(memory.usable_bytes)} on one {memory.gpu}",
+        f"{gib(peak.num_bytes)} in {peak.name}",
+        details=tuple(details),
+        evidence=(evidence("memory.phases", peak.num_bytes, "prediction"),),
+        params=_params(memory),
+    )
+
+
+@check("MEM002", "The fullest phase leaves some room", needs=("memory",), playbook="run-does-not-fit")
+def there_is_room(facts: Facts) -> Verdict:
+    """
+    What it does:
+        Looks whether the fullest phase leaves less than 5 % of the usable memory.
+
+    Why it matters:
+        A prediction is off by a few percent, and fragmentation grows over hours: a run that barely fits may end late.
+
+    How to fix:
+        Take a slightly smaller micro batch or token limit, or let the allocator grow its segments
+        (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) where the engine's sleep mode is not used.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/cuda.html
+    """
+    memory = need(facts.memory)
+    peak = memory.peak
+    if peak is None or peak.num_bytes > memory.usable_bytes:
+        return skip("no GPU is used" if peak is None else "it does not fit at all (MEM001)")
+    left = memory.usable_bytes - peak.num_bytes
+    if left >= _TIGHT * memory.usable_bytes:
+        return passed(f"{gib(left)} are left in {peak.name}")
+    return warn(
+        f"at least {gib(_TIGHT * memory.usable_bytes)} left ({_TIGHT:.0%} of {gib(memory.usable_bytes)})",
+        f"{gib(left)} in {peak.name}, where {_who(peak)}",
+        evidence=(evidence("memory.phases", peak.num_bytes, "prediction"),),
+        params=_params(memory),
+    )
+
+
+@check("MEM003", "The host holds what is kept there", needs=("memory",), playbook="host-memory-too-small")
+def host_holds_it(facts: Facts) -> Verdict:
+    """
+    What it does:
+        Compares what all local ranks keep in a node's RAM (offloaded states, models while loading, a gathered
+        checkpoint, sleeping engine weights) with the RAM that the node has.
+
+    Why it matters:
+        Offloading costs RAM once for each local rank; when it runs out, the kernel kills a process without a word.
+
+    How to fix:
+        Offload less, spread the run over more nodes, or raise the container's limit.
+
+    References:
+        https://docs.kernel.org/admin-guide/cgroup-v2.html
+        https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+    """
+    memory = need(facts.memory)
+    peak = host_peak(memory)
+    if peak is None or not memory.host_bytes:
+        return skip("nothing is kept on the host" if peak is None else "the host's memory is not known (--host-mem)")
+    if peak.num_bytes <= _HOST_TIGHT * memory.host_bytes:
+        return passed(f"{gib(peak.num_bytes)} of {gib(memory.host_bytes)} in {peak.name}")
+    verdict = fail if peak.num_bytes > memory.host_bytes and memory.exact else warn
+    most = sorted(peak.owners, key=lambda owner: owner.num_bytes, reverse=True)[:_MAX_SHOWN]
+    return verdict(
+        f"at most {gib(_HOST_TIGHT * memory.host_bytes)} of a node's {gib(memory.host_bytes)}",
+        f"{gib(peak.num_bytes)} in {peak.name} over {memory.gpus_per_node} local ranks",
+        details=tuple(f"{owner_name(owner)}: {gib(owner.num_bytes)}" for owner in most),
+        evidence=(evidence("memory.host_phases", peak.num_bytes, "prediction"),),
+        params=_params(memory),
+    )

@@ -1,0 +1,204 @@
+"""From options and a config to what is read and against what it is held."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from rlcheck.dataset.rewards import Reward, reward_of
+from rlcheck.facts.base import Fact, value_or
+from rlcheck.facts.dataset import Asked
+from rlcheck.facts.run import ModelFacts, RunFacts, TokenizerFacts
+from rlcheck.runs.fields import key_of
+
+PROMPT_KEYS = ("prompt", "messages", "conversations", "question", "problem", "query", "instruction", "input", "text")
+"""Tried in this order where no config names the column."""
+SOURCE_KEYS = ("data_source", "source", "dataset")
+TRUTH_KEYS = ("ground_truth", "answer", "solution", "target", "label")
+_SUFFIXES = {".jsonl": "lines", ".ndjson": "lines", ".json": "lines", ".parquet": "parquet", ".arrow": "arrow"}
+_KEYS = ("data.prompt_key", "data.source_key", "data.max_prompt_length", "data.train_batch_size",
+         "data.filter_overlong_prompts", "reward.function_path", "actor.model.custom_chat_template")  # fmt: skip
+_PEEK_BYTES = 1 << 20
+_PEEK_LINES = 50
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or directory to read. `format` as in `DataFile`."""
+
+    path: str
+    split: str
+    format: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line says."""
+
+    files: tuple[str, ...] = ()
+    val_files: tuple[str, ...] = ()
+    tokenizer: str = ""
+    prompt_key: str = ""
+    first: int = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is read, against what, and the options of the workers."""
+
+    sources: tuple[Source, ...]
+    asked: Asked
+    options: dict[str, Any]
+    tokenizer: str
+
+
+class PlanError(Exception):
+    """One line for the user."""
+
+
+def make_plan(wanted: Wanted, run: RunFacts | None, seed: int = 0) -> Plan:
+    """What to do for WANTED and the config RUN.
+
+    Raises:
+        PlanError: no file, one that does not exist, or a tokenizer that is not there.
+    """
+    sources = tuple(_sources(wanted, run))
+    reward = reward_of(run)
+    asked = _asked(wanted, run, reward)
+    tokenizer = _tokenizer(wanted, run)
+    model = run.spec.actor.model if run is not None else None
+    options: dict[str, Any] = {
+        "first": wanted.first,
+        "framework": asked.framework,
+        "has_config": run is not None,
+        "rules": list(reward.rules),
+        "dispatch": reward.dispatch or {},
+        "prefixes": reward.prefixes or {},
+        "scores_all": reward.scores_all,
+        "tokenizer": tokenizer,
+        "trust_remote_code": model is not None and model.trust_remote_code,
+        "chat_template": _template(model.custom_chat_template) if model is not None else "",
+        "template_kwargs": dict(run.spec.data.template_kwargs) if run is not None else {},
+        "max_prompt_length": asked.max_prompt_length,
+        "seed": seed,
+    }
+    return Plan(sources, asked, options, tokenizer)
+
+
+def _template(given: str | None) -> str:
+    """A chat template: as text, or the name of the file that it is in."""
+    if given and "\n" not in given and "{" not in given and os.path.isfile(given):
+        return Path(given).read_text(encoding="utf-8")
+    return given or ""
+
+
+def _sources(wanted: Wanted, run: RunFacts | None) -> Iterable[Source]:
+    train, val = wanted.files, wanted.val_files
+    if run is not None:
+        train = train or run.spec.data.train_files
+        val = val or (() if wanted.files else run.spec.data.val_files)
+    if not train and not val:
+        made = f": {run.spec.data.made}" if run is not None and run.spec.data.made else ""
+        raise PlanError(f"no data file to read{made}; name one: rlcheck data FILE")
+    for split, names in (("train", train), ("val", val)):
+        for name in names:
+            path = os.path.abspath(os.path.expanduser(os.path.expandvars(name)))
+            if not os.path.exists(path):
+                where = "" if path == name else f" (looked for {path})"
+                raise PlanError(f"data file {name} does not exist{where}; check the path")
+            yield Source(path, split, format_of(path))
+
+
+def format_of(path: str) -> str:
+    """How PATH is read: by its name, else by its first bytes."""
+    if os.path.isdir(path):
+        return "arrow"
+    name = path.lower()
+    if name.endswith(".gz"):
+        return "gz"
+    known = next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), "")
+    if known not in ("", "lines"):
+        return known
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    return "array" if name.endswith(".json") and head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[") else "lines"
+
+
+def _asked(wanted: Wanted, run: RunFacts | None, reward: Reward) -> Asked:
+    if run is None:
+        return Asked(prompt_key=wanted.prompt_key)
+    data = run.spec.data
+    return Asked(
+        framework=run.framework,
+        source=run.source,
+        prompt_key=wanted.prompt_key or data.prompt_key,
+        source_key=data.source_key,
+        keys={name.rpartition(".")[2]: key_of(run, name) or name for name in _KEYS},
+        max_prompt_length=data.max_prompt_length,
+        filter_overlong_prompts=data.filter_overlong_prompts,
+        truncation=data.truncation,
+        train_batch_size=data.train_batch_size,
+        train_max_samples=data.train_max_samples,
+        multi_turn=run.spec.rollout.multi_turn,
+        reward=reward.words,
+        scored_sources=reward.sources,
+    )
+
+
+def _tokenizer(wanted: Wanted, run: RunFacts | None) -> str:
+    """The directory of the tokenizer, "" where there is none to be had."""
+    if wanted.tokenizer:
+        path = os.path.abspath(os.path.expanduser(wanted.tokenizer))
+        if not os.path.isdir(path):
+            raise PlanError(f"--tokenizer {wanted.tokenizer}: no such directory; name one with tokenizer.json in it")
+        return path
+    if run is None:
+        return ""
+    actor: Fact[ModelFacts] = run.models.get("actor", Fact())
+    found = value_or(value_or(actor, ModelFacts()).tokenizer, TokenizerFacts())
+    model = run.spec.actor.model
+    candidates = (found.directory, model.tokenizer_path, model.path)
+    return next((os.path.abspath(os.path.expanduser(c)) for c in candidates
+                 if c and os.path.isdir(os.path.expanduser(c))), "")  # fmt: skip
+
+
+def peek(source: Source) -> tuple[tuple[str, ...], float]:
+    """Columns of the first rows of a file of lines, and the mean length of its lines in bytes."""
+    names: dict[str, None] = {}
+    try:
+        opener = gzip.open if source.format == "gz" else open
+        with opener(source.path, "rb") as file:
+            head = file.read(_PEEK_BYTES)
+    except (OSError, EOFError):
+        return (), 0.0
+    lines = head.splitlines()[:-1] if len(head) == _PEEK_BYTES else head.splitlines()
+    for line in lines[:_PEEK_LINES]:
+        try:
+            row: Any = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            names.update(dict.fromkeys(cast("dict[str, Any]", row)))
+    return tuple(names), sum(map(len, lines)) / max(1, len(lines)) + 1
+
+
+def guess(asked: Asked, columns: Sequence[str]) -> Asked:
+    """ASKED with the keys that no config named, taken from what COLUMNS are called."""
+    found: dict[str, str] = {}
+    if not asked.prompt_key:
+        found["prompt_key"] = next((key for key in PROMPT_KEYS if key in columns), "")
+    if not asked.framework:
+        found["source_key"] = next((key for key in SOURCE_KEYS if key in columns), "")
+        known = "reward_model" in columns or "ground_truth" in columns
+        found["truth_key"] = "" if known else next((key for key in TRUTH_KEYS if key in columns), "")
+    guessed = tuple(f"{name.partition('_')[0]}: {key}" for name, key in found.items() if key)
+    return msgspec.structs.replace(asked, guessed=guessed, **found)

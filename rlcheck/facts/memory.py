@@ -1,0 +1,98 @@
+"""Memory of a run, phase by phase and owner by owner: predicted, and measured where it was run. All sizes in bytes."""
+
+from __future__ import annotations
+
+from rlcheck.facts.base import Struct
+
+
+class Owner(Struct, frozen=True):
+    """Who holds memory during a phase. `kind`: weights, gradients, optimizer, activations, logits, unsharded (layers
+    that FSDP has gathered), buffers (weight sync, reductions), kv_cache, graphs, context, slack (what the allocator
+    holds for nobody), engine. `role`: actor, ref, critic, reward_model, rollout, or "" for the process."""
+
+    kind: str
+    num_bytes: int
+    role: str = ""
+
+
+class Phase(Struct, frozen=True):
+    """One phase of the run on the fullest GPU (or host) of its pool.
+
+    `name`: load, rollout, weight sync, log-probs, ref log-probs, values, reward, actor update, actor step,
+    critic update, critic step, checkpoint, export. `pool`: train, rollout (GPUs of its own), host.
+    """
+
+    name: str
+    owners: tuple[Owner, ...]
+    pool: str = "train"
+
+    @property
+    def num_bytes(self) -> int:
+        """All owners together."""
+        return sum(owner.num_bytes for owner in self.owners)
+
+
+class MeasuredPhase(Struct, frozen=True):
+    """What a phase really needed. `peak_bytes`: of the whole device, contexts included; `allocated_bytes` and
+    `reserved_bytes`: of torch's allocator in the training process, at the peak."""
+
+    name: str
+    peak_bytes: int
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    owners: tuple[Owner, ...] = ()
+    error: str = ""
+
+
+class Change(Struct, frozen=True):
+    """Something that would lower the peak: what to type, what the peak would be, what it costs in speed.
+
+    `slowdown`: expected time of a step over today's (1.0: none).
+    """
+
+    title: str
+    overrides: tuple[str, ...]
+    peak_bytes: int
+    fits: bool
+    slowdown: float = 1.0
+    host_bytes: int = 0
+
+
+class Limits(Struct, frozen=True):
+    """The largest settings that fit, all else as it is; 0: not even one, -1: does not apply."""
+
+    micro_batch_size: int = -1
+    max_tokens: int = -1
+    memory_utilization: float = -1.0
+    kv_tokens: int = -1
+    """Tokens that the KV cache holds with the configured utilization."""
+    concurrent_sequences: int = -1
+    """Sequences of full length that it holds at a time."""
+
+
+class MemoryProfile(Struct, frozen=True):
+    """The prediction for one run on one kind of GPU."""
+
+    gpu: str = ""
+    gpu_bytes: int = 0
+    usable_bytes: int = 0
+    host_bytes: int = 0
+    """RAM of a node; 0: not known."""
+    num_nodes: int = 1
+    gpus_per_node: int = 1
+    parameters: dict[str, int] = {}
+    """Of the whole model, by role."""
+    exact: bool = True
+    """False: an architecture that is not known, estimated from its declared sizes."""
+    architecture: str = ""
+    phases: tuple[Phase, ...] = ()
+    host_phases: tuple[Phase, ...] = ()
+    limits: Limits = Limits()
+    changes: tuple[Change, ...] = ()
+    measured: tuple[MeasuredPhase, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def peak(self) -> Phase | None:
+        """The fullest phase on a GPU."""
+        return max(self.phases, key=lambda phase: phase.num_bytes, default=None)

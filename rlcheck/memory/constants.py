@@ -1,0 +1,37 @@
+"""Numbers of the memory model that no formula gives: measured, in `rlcheck/data/memory.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rlcheck.facts.base import Struct
+
+
+class Constants(Struct, frozen=True):
+    """All in bytes but the two slacks.
+
+    `context_bytes`: CUDA, NCCL and kernels of a training rank; `workspace_bytes`: of cuBLAS. `slack_per_root`: what the
+    allocator holds for nobody in an update, in sizes of FSDP's last group in float32; `fixed_segments_slack`: as a
+    share of what is allocated, where segments do not grow (verl). `*_host_bytes`: of a process on the host.
+    """
+
+    source: str
+    context_bytes: int
+    context_per_peer_bytes: int
+    workspace_bytes: int
+    slack_per_root: float
+    slack_idle_bytes: int
+    fixed_segments_slack: float
+    engine_context_bytes: int
+    engine_asleep_bytes: int
+    engine_graph_bytes_per_layer: int
+    rank_host_bytes: int
+    engine_host_bytes: int
+    controller_host_bytes: int
+
+
+CONSTANTS = msgspec.json.decode(
+    (Path(__file__).resolve().parents[1] / "data" / "memory.json").read_bytes(), type=Constants
+)

@@ -1,0 +1,143 @@
+"""What each role of a run holds and does: state at rest and at work, and the passes that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlcheck.facts.memory import Owner
+from rlcheck.facts.run import RoleSpec, RunSpec
+from rlcheck.memory.shapes import Shape
+from rlcheck.memory.transient import BYTES, Pass
+
+_FSDP = ("fsdp", "fsdp2")
+_MEGATRON = ("megatron", "mindspeed")
+
+
+@dataclass(frozen=True)
+class RoleMemory:
+    """One role on one GPU. Sizes in bytes of this GPU's share.
+
+    `where_idle`: weights and optimizer that stay on the GPU while another role works; the rest is on the host.
+    """
+
+    spec: RoleSpec
+    shape: Shape
+    parameters: int
+    trained_parameters: int
+    world: int
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def name(self) -> str:
+        """Of the role."""
+        return self.spec.name
+
+    def idle(self) -> list[Owner]:
+        """What lies on the GPU while another role works."""
+        shards = self.spec.sharding
+        if shards.offload_policy:
+            return []
+        owners = [] if shards.param_offload else [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
+        if self.optimizer and not shards.optimizer_offload:
+            owners.append(Owner(kind="optimizer", role=self.name, num_bytes=self.optimizer))
+        return owners
+
+    def working(self, training: bool) -> list[Owner]:
+        """What lies on the GPU while this role works, gathered groups and activations left out."""
+        shards = self.spec.sharding
+        if shards.offload_policy:
+            return []
+        owners = [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
+        if training:
+            owners.append(Owner(kind="gradients", role=self.name, num_bytes=self.gradients))
+        if self.optimizer and (training or not shards.optimizer_offload):
+            owners.append(Owner(kind="optimizer", role=self.name, num_bytes=self.optimizer))
+        return owners
+
+    def on_host(self) -> int:
+        """Bytes of this rank that lie on the host while the role is idle."""
+        shards = self.spec.sharding
+        if shards.offload_policy:
+            return self.weights + self.gradients + self.optimizer
+        return (self.weights if shards.param_offload else 0) + (self.optimizer if shards.optimizer_offload else 0)
+
+
+def role_memory(spec: RoleSpec, shape: Shape, num_gpus: int) -> RoleMemory:
+    """The shares of ROLE's state on each of NUM_GPUS training GPUs."""
+    shards = spec.sharding
+    world = shards.shard_size if 0 < shards.shard_size <= num_gpus else num_gpus
+    if shards.strategy in _MEGATRON:
+        world = max(shards.tensor_parallel * shards.pipeline_parallel, 1)
+    critic = spec.name in ("critic", "reward_model")
+    parameters = shape.parameters - (shape.head if critic else 0) + (shape.hidden + 1 if critic else 0)
+    adapters = adapter_parameters(spec, shape)
+    trained = (adapters or parameters) if spec.trained else 0
+    kept = BYTES.get(shards.model_dtype, 4)
+    # Adam's two moments are of the parameters' type under FSDP, and float32 beside a float32 copy under Megatron.
+    states = 2 * kept if shards.strategy not in _MEGATRON else 12
+    spread = num_gpus if shards.strategy in _MEGATRON else world
+    return RoleMemory(
+        spec=spec,
+        shape=shape,
+        parameters=parameters,
+        trained_parameters=trained,
+        world=world,
+        weights=(parameters + adapters) * kept // world,
+        gradients=trained * kept // world,
+        optimizer=trained * states // spread,
+    )
+
+
+def adapter_parameters(spec: RoleSpec, shape: Shape) -> int:
+    """Parameters that LoRA adds: rank x (inputs + outputs) of each layer that it is attached to."""
+    model = spec.model
+    if not model.lora_rank or not spec.trained or spec.name != "actor":
+        return 0
+    wanted = (model.target_modules,) if isinstance(model.target_modules, str) else model.target_modules
+    everything = bool({"all-linear", "all"} & set(wanted))
+    chosen = [(a, b) for name, a, b in shape.linear_widths if everything or name in wanted]
+    return shape.layers * model.lora_rank * sum(a + b for a, b in chosen)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of one micro batch on one GPU: all of them, and those whose distribution is computed."""
+
+    total: int
+    logits: int
+
+
+def tokens_of(run: RunSpec, role: RoleSpec, inference: bool, all_logits: bool) -> Tokens:
+    """The largest micro batch of ROLE. ALL_LOGITS: the framework computes prompts' distributions as well."""
+    data = run.data
+    longest = data.max_prompt_length + data.max_response_length
+    if role.infer_dynamic_batch if inference else role.dynamic_batch:
+        total = max(role.infer_max_tokens if inference else role.max_tokens, longest if inference else 1)
+    else:
+        rows = (role.infer_micro_batch_size or role.micro_batch_size) if inference else role.micro_batch_size
+        total = (rows or 1) * longest
+    total = max(total // max(role.sharding.sequence_parallel, 1), 1)
+    share = data.max_response_length / longest
+    return Tokens(total, total if all_logits else max(int(total * share), 1))
+
+
+def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, all_logits: bool) -> Pass:
+    """The pass of ROLE that needs most."""
+    spec, shards = memory.spec, memory.spec.sharding
+    tokens = tokens_of(run, spec, inference, all_logits)
+    has_head = spec.name in ("actor", "ref")
+    return Pass(
+        shape=memory.shape,
+        tokens=tokens.total,
+        logit_tokens=tokens.logits if has_head else 0,
+        world=memory.world,
+        kept=BYTES.get(shards.model_dtype, 4),
+        computed=BYTES.get(shards.dtype, 2),
+        checkpointing=spec.model.gradient_checkpointing and not inference,
+        chunk_tokens=spec.chunk_tokens if spec.chunked_logits or spec.model.fused_kernels else 0,
+        has_head=has_head,
+        adapters=adapter_parameters(spec, memory.shape),
+        keeps_layers=not shards.reshard_after_forward and shards.strategy in _FSDP,
+    )

@@ -1,0 +1,40 @@
+"""A run with other settings, and its prediction with what the engine's cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rlcheck.facts.memory import Limits, MemoryProfile
+from rlcheck.facts.run import RunFacts
+from rlcheck.memory.predict import Gpu, plan_of, predict
+
+
+def with_settings(run: RunFacts, settings: Mapping[str, Any]) -> RunFacts:
+    """The run with other values at dotted paths of its spec; what was read from files stays as it is."""
+    spec: Any = run.spec
+    for path, value in settings.items():
+        spec = _with(spec, path.split("."), value)
+    return msgspec.structs.replace(run, spec=spec)
+
+
+def _with(struct: Any, path: list[str], value: Any) -> Any:
+    inner = value if len(path) == 1 else _with(getattr(struct, path[0]), path[1:], value)
+    return msgspec.structs.replace(struct, **{path[0]: inner})
+
+
+def predicted(run: RunFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
+    """The prediction; its limits say what the cache of one engine holds, -1 where the engine has none of its own.
+
+    Raises:
+        UnknownModelError: the actor's sizes are not known.
+    """
+    now = predict(run, gpu, host_bytes)
+    engine, spec = plan_of(run, gpu).engine, run.spec
+    if not engine.wanted_bytes or not engine.kv_bytes_per_token:
+        return now
+    longest = spec.rollout.max_model_len or spec.data.max_prompt_length + spec.data.max_response_length
+    cache = Limits(kv_tokens=engine.kv_tokens, concurrent_sequences=engine.kv_tokens // max(longest, 1))
+    return msgspec.structs.replace(now, limits=cache)

@@ -1,0 +1,1 @@
+"""Rollout engines, started or reached, and what they answer."""

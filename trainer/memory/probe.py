@@ -1,0 +1,263 @@
+"""The measuring plug-in `memory` of the doctor: runs every phase of a run on this machine's GPUs, with random weights.
+
+The engine and the training ranks run one after the other, each with the device to itself, and what one holds while the
+other works is added: memory adds up, and a measurement needs no weight to travel.
+"""
+
+# NVML's binding is not typed.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pynvml
+
+from rlcheck.facts.memory import MeasuredPhase, Owner
+from rlcheck.facts.run import RunFacts
+from trainer.cluster import allocator
+from trainer.errors import UserError
+from trainer.memory.as_config import unsupported
+from trainer.memory.engine import EngineRequest
+from trainer.memory.rank import RankRequest
+
+RANKS_S = 900
+ENGINE_S = 900
+_MAX_SEQUENCES = 512
+_MAX_TOKENS = 64
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def run(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """The measured phases of the run in REQUEST.
+
+    Args:
+        request: `run`, a `RunFacts` as plain data; optionally `engine` (False: leave the rollout engine out).
+        tell: called with `{"stage": …}` before each part.
+
+    Returns:
+        `measured`, a list of `MeasuredPhase` as plain data; `kv` of the engine; `notes`.
+
+    Raises:
+        UserError: the run cannot be measured here, and why.
+    """
+    facts = msgspec.convert(request["run"], RunFacts)
+    gpus = _visible_gpus()
+    world = facts.spec.gpus_per_node * facts.spec.nodes
+    _refuse(facts, len(gpus), world)
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="rltrain-memory-") as scratch:
+        directories = _directories(facts, Path(scratch))
+        engine = None
+        if request.get("engine", True) and facts.spec.rollout.name == "vllm":
+            tell({"stage": "rollout engine"})
+            engine = _engine(facts, directories, gpus)
+        tell({"stage": "training ranks"})
+        asleep = 0 if engine is None else engine.asleep_bytes
+        ranks, host_bytes = _ranks(facts, directories, gpus[:world], asleep)
+    return {
+        "measured": msgspec.to_builtins(together(ranks, engine)),
+        "kv": engine.kv if engine else {},
+        "host_bytes": host_bytes,
+        "notes": notes,
+    }
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """What the engine's first GPU held, less what it held before."""
+
+    awake_bytes: int
+    asleep_bytes: int
+    kv: dict[str, int]
+
+
+def together(ranks: Sequence[MeasuredPhase], engine: EngineMemory | None) -> list[MeasuredPhase]:
+    """The phases as a run has them: training beside the sleeping engine, rollout beside idle training ranks."""
+    if engine is None:
+        return list(ranks)
+    idle = next((phase.peak_bytes for phase in ranks if phase.name == "idle"), 0)
+    beside = Owner(kind="engine", role="rollout", num_bytes=engine.asleep_bytes)
+    found = [
+        phase
+        if phase.error
+        else msgspec.structs.replace(
+            phase, peak_bytes=phase.peak_bytes + engine.asleep_bytes, owners=(*phase.owners, beside)
+        )
+        for phase in ranks
+    ]
+    rollout = (
+        Owner(kind="engine", role="rollout", num_bytes=engine.awake_bytes),
+        Owner(kind="weights", role="actor", num_bytes=idle),
+    )
+    found.append(MeasuredPhase(name="rollout", peak_bytes=engine.awake_bytes + idle, owners=rollout))
+    return found
+
+
+def _refuse(facts: RunFacts, num_gpus: int, world: int) -> None:
+    if problem := unsupported(facts.spec):
+        raise UserError(problem)
+    if num_gpus < world:
+        raise UserError(
+            f"the run trains on {world} GPUs and this machine shows {num_gpus}: measure it where they are, or with "
+            f"--gpus-per-node {num_gpus} --nodes 1 for the part of one GPU"
+        )
+    actor = facts.models.get("actor")
+    if actor is None or actor.value is None:
+        raise UserError("the sizes of the actor's model are not known: name its directory, or give --model-shape")
+
+
+def _visible_gpus() -> list[str]:
+    """CUDA_VISIBLE_DEVICES' entries, or one number for each GPU."""
+    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return [part.strip() for part in named.split(",") if part.strip()]
+    try:
+        pynvml.nvmlInit()
+        return [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        raise UserError(f"--measure needs a GPU, and NVML has none: {error}") from None
+
+
+def _directories(facts: RunFacts, scratch: Path) -> dict[str, str]:
+    """One directory with a config.json for each model: enough where no weights are read."""
+    found: dict[str, str] = {}
+    for role, model in facts.models.items():
+        if model.value is not None:
+            directory = scratch / role
+            directory.mkdir()
+            (directory / "config.json").write_text(json.dumps(model.value.sizes), encoding="utf-8")
+            found[role] = str(directory)
+    found.setdefault("critic", found["actor"])
+    return found
+
+
+def _engine(facts: RunFacts, directories: dict[str, str], gpus: Sequence[str]) -> EngineMemory:
+    spec = facts.spec
+    size = spec.rollout.tensor_parallel
+    before = _device_used(gpus[0])
+    request = EngineRequest(
+        spec=msgspec.structs.replace(
+            spec, rollout=msgspec.structs.replace(spec.rollout, engine_kwargs=_with_tokenizer_off(facts))
+        ),
+        directories=directories,
+        world_size=max(spec.gpus_per_node, size),
+        num_sequences=min(spec.rollout.max_seqs, spec.data.train_batch_size * spec.rollout.n, _MAX_SEQUENCES),
+        max_tokens=min(spec.data.max_response_length, _MAX_TOKENS),
+    )
+    [answer] = _processes("engine", [msgspec.json.encode(request)], [",".join(gpus[:size])], ENGINE_S)
+    phases = {phase["name"]: int(phase["peak_bytes"]) for phase in answer["phases"]}
+    awake = phases["rollout"] - before
+    return EngineMemory(awake, phases.get("asleep", phases["rollout"]) - before, answer["kv"])
+
+
+def _with_tokenizer_off(facts: RunFacts) -> dict[str, Any]:
+    """Engine arguments for a directory that holds no tokenizer."""
+    mine: dict[str, Any] = dict(facts.spec.rollout.engine_kwargs.get("vllm", {}))
+    return {"vllm": {**mine, "skip_tokenizer_init": True}}
+
+
+def _ranks(
+    facts: RunFacts, directories: dict[str, str], gpus: Sequence[str], asleep: int
+) -> tuple[list[MeasuredPhase], int]:
+    """The phases of the rank that needs most, and the most host memory of a rank."""
+    actor = facts.models["actor"].value
+    assert actor is not None
+    port = _free_port()
+    requests = [
+        msgspec.json.encode(
+            RankRequest(
+                spec=facts.spec,
+                directories=directories,
+                vocab_size=int(actor.sizes["vocab_size"]),
+                rank=rank,
+                world_size=len(gpus),
+                port=port,
+                limit_bytes=_total_bytes(gpus[rank]) - asleep if asleep else 0,
+            )
+        )
+        for rank in range(len(gpus))
+    ]
+    answers = _processes("rank", requests, gpus, RANKS_S)
+    ranks = [msgspec.convert(answer["phases"], list[MeasuredPhase]) for answer in answers]
+    fullest = max(ranks, key=lambda phases: max(phase.peak_bytes for phase in phases))
+    return fullest, max(int(answer.get("host_bytes", 0)) for answer in answers)
+
+
+def _processes(module: str, requests: Sequence[bytes], devices: Sequence[str], deadline_s: float) -> list[Any]:
+    """Answers of one process of `trainer.memory.MODULE` for each of REQUESTS, on its DEVICES."""
+    started: list[tuple[subprocess.Popen[bytes], int]] = []
+    try:
+        for request, device in zip(requests, devices, strict=True):
+            read, write = os.pipe()
+            environ = {
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": device,
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                "RLTRAIN_ANSWER_FD": str(write),
+            }
+            if module == "rank":
+                environ = {**allocator.environ(os.environ), **environ}
+            command = [sys.executable, "-m", f"trainer.memory.{module}"]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=sys.stderr, env=environ, pass_fds=(write,)
+            )
+            os.close(write)
+            assert process.stdin is not None
+            process.stdin.write(request)
+            process.stdin.close()
+            started.append((process, read))
+        return _answers(module, started, time.monotonic() + deadline_s)
+    finally:
+        for process, read in started:
+            os.close(read)
+            process.kill()
+            process.wait()
+
+
+def _answers(module: str, started: Sequence[tuple[subprocess.Popen[bytes], int]], deadline: float) -> list[Any]:
+    found: list[Any] = []
+    for process, read in started:
+        try:
+            code = process.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            raise UserError(f"the {module} of the measurement did not end in its time") from None
+        with os.fdopen(os.dup(read), "rb") as answer:
+            line = answer.read()
+        if not line:
+            raise UserError(f"the {module} of the measurement ended with exit code {code}; what it said is above")
+        document = json.loads(line)
+        if "error" in document:
+            raise UserError(f"the {module} of the measurement: {document['error']}")
+        found.append(document)
+    return found
+
+
+def _device_used(gpu: str) -> int:
+    return int(pynvml.nvmlDeviceGetMemoryInfo(_handle(gpu)).used)
+
+
+def _total_bytes(gpu: str) -> int:
+    return int(pynvml.nvmlDeviceGetMemoryInfo(_handle(gpu)).total)
+
+
+def _handle(gpu: str) -> Any:
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if gpu.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(gpu)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
