@@ -22,7 +22,7 @@ from rlcheck.plugins import Plugin, load_plugins
 from rlcheck.probes.registry import PROBES, Probe
 from rlcheck.report.exhibits import exhibits
 from rlcheck.report.headlines import family_lines
-from rlcheck.report.model import Report, exit_code, summarize
+from rlcheck.report.model import Finding, Report, Waiver, exit_code, summarize
 
 
 class SelectionError(Exception):
@@ -119,13 +119,37 @@ def examine(
     Raises:
         SelectionError: an ignored ID does not exist.
     """
-    ignored, notes = waivers(settings, ignore, date.today())
-    for id in ignored:
-        doctor.require(id)
-    strict = strict or settings.strict
+    ignored, notes = waived(doctor, settings, ignore)
     found = tuple(
         f for facts in nodes for f in engine.judge(facts, measured(checks, facts, named), doctor.library, ignored)
     )
+    return make_report(doctor, nodes, found, command=command, strict=strict or settings.strict, started=started,
+                       notes=notes)  # fmt: skip
+
+
+def waived(doctor: Doctor, settings: Settings, ignore: tuple[str, ...]) -> tuple[dict[str, Waiver], tuple[str, ...]]:
+    """The waivers of command line and settings, by ID or family; and notes on those that are no more in force.
+
+    Raises:
+        SelectionError: an ignored ID does not exist.
+    """
+    ignored, notes = waivers(settings, ignore, date.today())
+    for id in ignored:
+        doctor.require(id)
+    return ignored, notes
+
+
+def make_report(
+    doctor: Doctor,
+    nodes: tuple[Facts, ...],
+    found: tuple[Finding, ...],
+    *,
+    command: str,
+    strict: bool,
+    started: float,
+    notes: tuple[str, ...] = (),
+) -> Report:
+    """The report of what was found; arguments as for `examine`."""
     ordered = engine.in_order(found, tuple(doctor.families))
     summary = summarize(ordered)
     return Report(

@@ -66,6 +66,12 @@ def run(
             "--dry-run", help="Print config, placement, batch arithmetic and memory. Needs no GPU and no Ray."
         ),
     ] = False,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            "--gpu", metavar="GPU", help="With --dry-run: the GPU to plan for, H200 or 80GiB; else this machine's."
+        ),
+    ] = "",
     ignore: Annotated[
         list[str] | None,
         typer.Option("--ignore", metavar="ID", help="A check that must not stop the run; may be given several times."),
@@ -81,7 +87,7 @@ def run(
     """
     from trainer.run import RunOptions, run_training
 
-    options = RunOptions(config, tuple(overrides or ()), dry_run, tuple(ignore or ()), skip_checks)
+    options = RunOptions(config, tuple(overrides or ()), dry_run, gpu, tuple(ignore or ()), skip_checks)
     raise typer.Exit(run_training(options))
 
 

@@ -1,72 +1,128 @@
-"""Whether the model states of a run alone are more than its devices have: what is certain without a measurement."""
-
-# NVML's binding is not typed.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+"""What a run needs on this machine, before it takes any device: the doctor's prediction, and whether it can fit."""
 
 from __future__ import annotations
 
 import psutil
-import pynvml
 
-from trainer.config.schema import RunConfig
-from trainer.dry_run import ModelShape, RoleMemory, roles_memory, size
+from rlcheck.facts.memory import MemoryProfile, Phase
+from rlcheck.facts.run import RunFacts
+from rlcheck.memory.advice import changes
+from rlcheck.memory.gpus import GpuError, by_name, local_gpu, parse_memory
+from rlcheck.memory.on_cpu import predict_on_cpu, states_bytes
+from rlcheck.memory.predict import Gpu, UnknownModelError, plan_of, predict
+from rlcheck.memory.summary import gib, host_peak, owner_name
+from trainer.errors import UserError
 
 CHECK_ID = "MEM001"
 """To be waived with `--ignore`."""
+_MAX_OWNERS = 3
 
 
-def floor_bytes(roles: list[RoleMemory]) -> float:
-    """The least that a device holds while the greediest of ROLES works and the others wait, in bytes.
+def device_here(device: str) -> Gpu | None:
+    """This machine's smallest GPU, or its RAM where DEVICE is "cpu"; None where there is no such device."""
+    if device == "cpu":
+        return Gpu("CPU", ram_bytes())
+    found = local_gpu()
+    return None if found is None else Gpu(found.name, found.total_bytes)
 
-    A role that waits keeps its weights and optimizer states unless they are offloaded; it has no gradients.
+
+def gpu_named(text: str) -> Gpu:
+    """The GPU that TEXT says: a name (`H200`) or its memory (`80GiB`).
+
+    Raises:
+        UserError: it is neither.
     """
-    working = [role.total_bytes if role.where != "host" else 0.0 for role in roles]
-    waiting = [_resident_bytes(role) for role in roles]
-    return max((one + sum(waiting) - rest for one, rest in zip(working, waiting, strict=True)), default=0.0)
+    try:
+        return Gpu("GPU", parse_memory(text))
+    except GpuError:
+        pass
+    try:
+        found = by_name(text)
+    except GpuError as error:
+        raise UserError(f"--gpu: {str(error).replace('--gpu-mem', '--gpu')}") from None
+    return Gpu(found.name, found.total_bytes)
 
 
-def _resident_bytes(role: RoleMemory) -> float:
-    if role.where.startswith("host"):
-        return 0.0
-    weights = 0.0 if "weights" in role.where else role.weights_bytes
-    return weights + (0.0 if "optimizer" in role.where else role.optimizer_bytes)
+def ram_bytes() -> int:
+    """RAM of this machine."""
+    return int(psutil.virtual_memory().total)
 
 
-def complaint(config: RunConfig, shape: ModelShape | None, capacity_bytes: int) -> str | None:
-    """What is wrong with the memory of CONFIG (resolved), in one line; None where the states fit.
+def predicted(run: RunFacts, device: Gpu) -> MemoryProfile | None:
+    """What RUN needs on DEVICE, in phases on the GPU or, on a CPU, on the host; None where its model is not known.
 
-    Args:
-        config: of the run.
-        shape: of the actor's model; None where it is not known.
-        capacity_bytes: of one device of this machine; 0 where it has none of the kind that the run uses.
+    Raises:
+        UserError: the model's `config.json` holds sizes that are none.
     """
-    if shape is None or not capacity_bytes:
+    try:
+        if run.spec.device == "cpu":
+            return predict_on_cpu(run, device.total_bytes)
+        return predict(run, device, ram_bytes())
+    except UnknownModelError as error:
+        actor = run.models.get("actor")
+        if actor is not None and actor.value is not None:
+            raise UserError(str(error)) from None
         return None
-    roles = roles_memory(config, shape)
-    ranks = config.trainer.n_gpus_per_node or 1
-    floor, device = floor_bytes(roles), "each GPU"
-    if config.trainer.device == "cpu":
-        floor, device = sum(role.total_bytes for role in roles) * ranks, "this machine"
-    if floor <= capacity_bytes:
+
+
+def fullest(profile: MemoryProfile) -> Phase:
+    """The phase that needs most: on the GPU, or on the host of a run without GPUs."""
+    found = profile.peak or host_peak(profile)
+    assert found is not None
+    return found
+
+
+def prediction_line(profile: MemoryProfile) -> str:
+    """The prediction in a line."""
+    phase = fullest(profile)
+    where = f"of {gib(profile.usable_bytes)} on each {profile.gpu}" if profile.phases else "of RAM"
+    return f"memory: at most {gib(phase.num_bytes)} {where} predicted, in {phase.name}"
+
+
+def complaint(run: RunFacts, device: Gpu | None) -> str | None:
+    """Why RUN cannot fit on DEVICE, in one line; None where it may, or where nothing is known for certain.
+
+    On a GPU every phase counts, without what the allocator gives back when it must; on a CPU the states alone.
+
+    Raises:
+        UserError: as `predicted`.
+    """
+    if device is None or any(model.value is None for model in run.models.values()):
         return None
-    who = ", ".join(f"{role.role} {size(role.total_bytes)}" for role in roles)
+    profile = predicted(run, device)
+    if profile is None or not profile.exact:
+        return None
+    if run.spec.device == "cpu":
+        return _too_large_for_the_host(run, device)
+    phase = max(profile.phases, key=lambda one: one.needed_bytes)
+    if phase.needed_bytes <= profile.usable_bytes:
+        return None
     return (
-        f"{CHECK_ID}: weights, gradients and optimizer states need {size(floor)}, but {device} has "
-        f"{size(capacity_bytes)} ({who} a rank): use more GPUs, or fsdp_config.param_offload and optimizer_offload, "
-        "or a smaller model"
+        f"{CHECK_ID}: {phase.name} needs {gib(phase.needed_bytes)}, but each GPU ({device.name}) has "
+        f"{gib(profile.usable_bytes)} ({_owners(phase)}): {_advice(run, device)}"
     )
 
 
-def device_bytes(device: str) -> int:
-    """Memory of this machine's smallest GPU, or its RAM where DEVICE is "cpu"; 0 where there is no such device."""
-    if device == "cpu":
-        return psutil.virtual_memory().total
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return 0
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return min((int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles), default=0)
-    finally:
-        pynvml.nvmlShutdown()
+def _owners(phase: Phase) -> str:
+    owners = sorted(phase.owners, key=lambda owner: owner.num_bytes, reverse=True)[:_MAX_OWNERS]
+    return ", ".join(f"{owner_name(owner)} {gib(owner.num_bytes)}" for owner in owners)
+
+
+def _advice(run: RunFacts, device: Gpu) -> str:
+    """The cheapest change that makes it fit, as overrides."""
+    best = next((change for change in changes(run, device, ram_bytes()) if change.fits), None)
+    if best is None:
+        return "no change of this config makes it fit: use more or larger GPUs, or a smaller model"
+    return f"{' '.join(best.overrides)} would fit, with {gib(best.peak_bytes)}"
+
+
+def _too_large_for_the_host(run: RunFacts, device: Gpu) -> str | None:
+    ranks, roles = run.spec.gpus_per_node, plan_of(run, device).roles
+    needed = sum(states_bytes(role, ranks) for role in roles)
+    if needed <= device.total_bytes:
+        return None
+    who = ", ".join(f"{role.name} {gib(states_bytes(role, 1))}" for role in roles)
+    return (
+        f"{CHECK_ID}: weights, gradients and optimizer states need {gib(needed)}, but this machine has "
+        f"{gib(device.total_bytes)} ({who} a rank): use a smaller model, or a machine with more memory"
+    )

@@ -18,8 +18,8 @@ from rlcheck.report.model import Report
 from rlcheck.report.render import render
 from trainer import memory_check
 from trainer.config.schema import RunConfig
-from trainer.dry_run import shape_of
 from trainer.errors import RunFailure, UserError
+from trainer.memory.as_facts import facts_of
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def memory_complaint(config: RunConfig) -> str | None:
     Raises:
         UserError: the model's `config.json` cannot be used.
     """
-    return memory_check.complaint(config, shape_of(config), memory_check.device_bytes(config.trainer.device))
+    return memory_check.complaint(facts_of(config), memory_check.device_here(config.trainer.device))
 
 
 def examine(config: RunConfig, ignore: Sequence[str], timeout_s: float) -> Preflight:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from trainer import run_record
 from trainer.cluster.teardown import stop_signals
-from trainer.config import Loaded, RunConfig, check, load_with_notes, notes, resolve
+from trainer.config import Loaded, Machine, RunConfig, check, load_with_notes, notes, resolve
 from trainer.config.resolve import chosen
 from trainer.diagnosis import diagnose, failure_words
 from trainer.errors import RunFailure, UserError
@@ -36,6 +36,7 @@ class RunOptions:
     source: str
     overrides: tuple[str, ...] = ()
     dry_run: bool = False
+    gpu: str = ""
     ignore: tuple[str, ...] = ()
     skip_checks: bool = False
 
@@ -52,14 +53,14 @@ def run_training(options: RunOptions) -> int:
     console = screen()
     try:
         loaded = load_with_notes(options.source, options.overrides)
-        config = resolve(loaded.config, this_machine())
+        config = resolve(loaded.config, _machine(options))
         check(config)
         if options.ignore:
             _refuse_unknown(options.ignore)
         for note in (*loaded.notes, *notes(config)):
             console.print(f"note: {note}", markup=False, style="dim")
         if options.dry_run:
-            _show_plan(console, loaded, config)
+            _show_plan(console, loaded, config, options.gpu)
             return DONE
         choices = chosen(loaded.config, config)
         if choices:
@@ -76,18 +77,38 @@ def _refuse_unknown(ignore: Sequence[str]) -> None:
     refuse_unknown(ignore)
 
 
-def _show_plan(console: Console, loaded: Loaded, config: RunConfig) -> None:
+def _machine(options: RunOptions) -> Machine:
+    """This machine; for a plan of `--gpu`, as if it had such a GPU.
+
+    Raises:
+        UserError: `--gpu` without `--dry-run`.
+    """
+    here = this_machine()
+    if not options.gpu:
+        return here
+    if not options.dry_run:
+        raise UserError("--gpu says what --dry-run plans for; a run takes the GPUs that are there")
+    return Machine("cuda", max(here.num_gpus, 1), here.num_cpus)
+
+
+def _show_plan(console: Console, loaded: Loaded, config: RunConfig, gpu: str) -> None:
     from trainer.cluster.placement import nodes_as_asked, plan
-    from trainer.dry_run import report, shape_of, table
-    from trainer.preflight import memory_complaint
+    from trainer.dry_run import report, table
+    from trainer.memory.as_facts import facts_of
+    from trainer.memory_check import complaint, device_here, gpu_named
+
+    if gpu and config.trainer.device == "cpu":
+        raise UserError(f"--gpu {gpu}: the run is on the CPU (trainer.device=cpu)")
+    device = gpu_named(gpu) if gpu else device_here(config.trainer.device)
 
     rows = plan(config, nodes_as_asked(config, this_machine().num_cpus)).rows()
     placement = table(("role", "node", "device", "process"), rows)
     choices = ["== Chosen, where the config left it open ==", *chosen(loaded.config, config), ""]
-    for line in (*choices, *report(config, placement, shape_of(config))):
+    for line in (*choices, *report(config, placement, device)):
         console.print(line, markup=False)
-    if too_large := memory_complaint(config):
-        console.print(f"a run on this machine would be refused: {too_large}", markup=False)
+    if too_large := complaint(facts_of(config), device):
+        where = "such GPUs" if gpu else "this machine"
+        console.print(f"a run on {where} would be refused: {too_large}", markup=False)
 
 
 def _execute(options: RunOptions, config: RunConfig, choices: Sequence[str], console: Console) -> int:

@@ -19,6 +19,7 @@ FAMILIES: dict[str, str] = {
     "DAT": "Data",
     "MEM": "Memory",
     "ROL": "Rollout engine",
+    "RUN": "Training step",
 }
 
 

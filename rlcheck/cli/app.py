@@ -15,6 +15,7 @@ import typer
 
 from rlcheck import __version__
 from rlcheck.cli import options as opt
+from rlcheck.errors import UserError
 
 USAGE_ERROR = 2
 DOCTOR_FAILED = 3
@@ -31,10 +32,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich's help pages take four times as long as everything else in `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class UserError(Exception):
-    """Something that the user can mend: one line, without a traceback, exit code 2."""
 
 
 def _version(wanted: bool) -> None:

@@ -30,7 +30,7 @@ def run_collect(output: Path | None, timeout_s: float | None, python: str, deep:
 
 def _collect_hosts(output: Path | None, python: str, hosts: str) -> int:
     from rlcheck.cli.active import Waiting
-    from rlcheck.cli.boards import facts_of_hosts
+    from rlcheck.cluster.boards import facts_of_hosts
 
     with Waiting() as waiting:
         documents, without = facts_of_hosts(hosts, python, waiting)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-import msgspec
-
 from rlcheck import __version__
 from rlcheck.cli.active import ReportRequest, judge_and_show, recorded
 from rlcheck.cli.app import UserError
-from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
+from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.run import RunFacts
 from rlcheck.runs.errors import ReadError
@@ -60,13 +57,12 @@ def read(request: ConfigRequest) -> RunFacts:
     Raises:
         UserError: there is none, or it cannot be read at all.
     """
-    from rlcheck.runs.own_rules import with_own_rules
-    from rlcheck.runs.read import read_run
+    from rlcheck.runs.whole import read_whole
 
     if not request.config:
         raise UserError("give a CONFIG: a YAML, a recipe, a script, - for standard input, or --facts RECORD")
     try:
-        run = read_run(
+        return read_whole(
             request.config,
             request.overrides,
             framework=request.framework,
@@ -75,23 +71,6 @@ def read(request: ConfigRequest) -> RunFacts:
         )
     except ReadError as error:
         raise UserError(str(error)) from None
-    run = with_own_rules(run, request.config, request.overrides) if request.look else run
-    return msgspec.structs.replace(run, num_gpus=_gpus(run, request.look))
-
-
-def _gpus(run: RunFacts, look: bool) -> Fact[int]:
-    """GPUs that a run on this machine would get."""
-    if run.spec.device != "cuda":
-        return absent(f"the run is on {run.spec.device}")
-    if not look:
-        return missing(MissingKind.NOT_COLLECTED, "--no-fs: the config is for another machine")
-    from rlcheck.memory.gpus import local_gpus
-
-    found = len(local_gpus())
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    if chosen:
-        found = min(found, len([name for name in chosen.split(",") if name.strip() not in ("", "-1")]))
-    return known(found) if found else absent("this machine has no GPU; the config is for another one")
 
 
 def facts_of(run: RunFacts) -> Facts:

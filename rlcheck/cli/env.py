@@ -199,7 +199,7 @@ def _nodes(
     """The documents to judge, and the hosts that there are none of, with the reasons."""
     if request.hosts:
         from rlcheck.cli.active import Waiting
-        from rlcheck.cli.boards import facts_of_hosts
+        from rlcheck.cluster.boards import facts_of_hosts
 
         with Waiting() as waiting:
             return facts_of_hosts(request.hosts, request.python, waiting)

@@ -18,14 +18,13 @@ from rlcheck import __version__
 from rlcheck.cli.active import ReportRequest, judge_and_show, recorded
 from rlcheck.cli.app import UserError
 from rlcheck.cli.plotting import require_plottable
-from rlcheck.facts.base import known, why_missing
+from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.memory import MeasuredPhase, MemoryProfile
 from rlcheck.facts.run import RunFacts
-from rlcheck.memory.gpus import GpuError, by_name, local_gpu, parse_memory
-from rlcheck.memory.predict import Gpu, UnknownModelError
-from rlcheck.memory.profile import profile
-from rlcheck.runs import fields
+from rlcheck.memory.asked import AskedError, gpu_named, profile_of, ram_bytes, why_no_sizes
+from rlcheck.memory.gpus import GpuError, local_gpu, parse_memory
+from rlcheck.memory.predict import Gpu
 from rlcheck.runs.errors import ReadError
 
 FAMILIES = ("MEM",)
@@ -93,7 +92,10 @@ def _examined(request: ProfileRequest) -> Facts:
         raise UserError("--measure runs on this machine's GPU; leave --gpu and --gpu-mem out")
     run = read(request)
     gpu, host_bytes = _machine(request, run)
-    memory = _profiled(run, gpu, host_bytes)
+    try:
+        memory = profile_of(run, gpu, host_bytes)
+    except AskedError as error:
+        raise UserError(str(error)) from None
     if request.measure:
         memory = _measured(request, run, memory)
     return Facts(
@@ -117,15 +119,8 @@ def read(request: ProfileRequest) -> RunFacts:
         run = read_run(request.config, request.overrides, framework=request.framework, model_shape=request.model_shape)
     except ReadError as error:
         raise UserError(str(error)) from None
-    model = run.models.get("actor")
-    reason = why_missing(model) if model is not None else None
-    if model is None or reason is not None:
-        path = run.spec.actor.model.path or "(none is named)"
-        why = f": {reason.reason}" if reason is not None else ""
-        raise UserError(
-            f"{request.config}: the sizes of the actor's model {path} are not known{why}; "
-            "give its config.json with --model-shape FILE"
-        )
+    if why := why_no_sizes(run):
+        raise UserError(why)
     wanted = {"nodes": request.nodes, "gpus_per_node": request.gpus_per_node}
     given = {field: value for field, value in wanted.items() if value}
     return msgspec.structs.replace(run, spec=msgspec.structs.replace(run.spec, **given)) if given else run
@@ -135,55 +130,17 @@ def _machine(request: ProfileRequest, run: RunFacts) -> tuple[Gpu, int]:
     """The GPU to predict for, and the RAM of a node (0: not known)."""
     try:
         host_bytes = parse_memory(request.host_mem) if request.host_mem else 0
-        if request.gpu:
-            found = by_name(request.gpu)
-            size = parse_memory(request.gpu_mem) if request.gpu_mem else found.total_bytes
-            return Gpu(found.name, size), host_bytes
-        if request.gpu_mem:
-            return Gpu("GPU", parse_memory(request.gpu_mem)), host_bytes
+        named = gpu_named(request.gpu, request.gpu_mem)
     except GpuError as error:
         raise UserError(str(error)) from None
+    if named is not None:
+        return named, host_bytes
     if run.spec.device == "cpu":
-        return Gpu("CPU", _ram_bytes()), host_bytes or _ram_bytes()
+        return Gpu("CPU", ram_bytes()), host_bytes or ram_bytes()
     here = local_gpu()
     if here is None:
         raise UserError("no NVIDIA GPU answers on this machine; say which one is meant: --gpu H200, or --gpu-mem 80GiB")
-    return Gpu(here.name, here.total_bytes), host_bytes or _ram_bytes()
-
-
-def _ram_bytes() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().total)
-
-
-_LEAST_ONE = (
-    "nodes", "gpus_per_node", "data.max_prompt_length", "data.max_response_length", "data.train_batch_size",
-    "rollout.n", "rollout.tensor_parallel", "actor.micro_batch_size", "actor.infer_micro_batch_size",
-    "actor.max_tokens", "actor.sharding.sequence_parallel", "critic.micro_batch_size", "critic.max_tokens",
-)  # fmt: skip
-"""Numbers that mean nothing below 1."""
-
-
-def _profiled(run: RunFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
-    """The prediction; numbers of a config that no arithmetic can use are the user's, not the doctor's failure."""
-    for field in _LEAST_ONE:
-        role, value = field.partition(".")[0], None
-        if fields.actual(run, role) is not None:
-            value = fields.actual(run, field)
-        if value is not None and value < 1:
-            raise UserError(_beyond(run, field, value, "it must be at least 1"))
-    share = run.spec.rollout.memory_utilization
-    if not 0 < share <= 1:
-        raise UserError(_beyond(run, "rollout.memory_utilization", share, "it is a share of the GPU, from 0 to 1"))
-    try:
-        return profile(run, gpu, host_bytes)
-    except UnknownModelError as error:
-        raise UserError(f"{run.source}: {error}") from None
-
-
-def _beyond(run: RunFacts, field: str, value: float, why: str) -> str:
-    return f"{fields.place_of(run, field)}: {fields.key_of(run, field) or field} is {value:g}; {why}"
+    return Gpu(here.name, here.total_bytes), host_bytes or ram_bytes()
 
 
 def _measured(request: ProfileRequest, run: RunFacts, memory: MemoryProfile) -> MemoryProfile:

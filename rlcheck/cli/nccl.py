@@ -14,9 +14,9 @@ import msgspec
 
 from rlcheck.cli.active import ReportRequest, Waiting, judge_and_show, own_facts, recorded
 from rlcheck.cli.app import USAGE_ERROR, UserError
-from rlcheck.cli.boards import is_here, open_machines, others
 from rlcheck.cli.env import make_context
 from rlcheck.cli.plotting import require_plottable
+from rlcheck.cluster.boards import is_here, open_machines, others
 from rlcheck.cluster.survey import survey
 from rlcheck.cluster.switchboard import Switchboard
 from rlcheck.collectives.engine import measure

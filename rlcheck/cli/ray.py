@@ -10,30 +10,25 @@ import msgspec
 
 from rlcheck.cli.active import ReportRequest, Waiting, judge_and_show, own_facts, recorded
 from rlcheck.cli.app import UserError
-from rlcheck.cli.boards import (
+from rlcheck.cli.env import interpreter, make_context
+from rlcheck.cluster.boards import (
     DEFAULT_PORT,
-    RAY_S,
     Also,
     is_client_address,
-    node_ports,
-    open_cluster,
     open_hosts,
     parse_head,
     reach_of,
-    why_no_tasks,
+    survey_ray,
 )
-from rlcheck.cli.env import interpreter, make_context
-from rlcheck.facts.base import absent, known
+from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.hygiene import made_safe
 from rlcheck.facts.reach import WantedRun
 from rlcheck.probes.context import ProbeContext
-from rlcheck.reach.examine import look_at_workers
 
 FAMILIES = ("RAY",)
 _SECTIONS = ("platform", "environ", "python", "ray", "network", "system")  # for the measurements and --start-help
 _SURVEY_S = 8.0
-_WORKERS_S = 2.0
 _WHOLE_S = 28.0
 """All of this, however broken the network is: it is what somebody in front of a terminal still waits for."""
 
@@ -124,16 +119,5 @@ def _with_cluster(context: ProbeContext, request: RayRequest, facts: Facts, wait
         with board:
             found = survey(board, via=via, deadline_s=_SURVEY_S, progress=waiting.on_names)
         return msgspec.structs.replace(facts, cluster=made_safe("cluster", known(found)))
-    reach = facts.reach.value
-    reason = why_no_tasks(facts, reach)
-    if reason or reach is None:
-        return msgspec.structs.replace(facts, cluster=absent(reason))
-    waiting.on("a task on every node")
-    left_s = _WHOLE_S - _SURVEY_S - _WORKERS_S - (time.perf_counter() - started)
-    with open_cluster(reach, interpreter(request.report.python), min(RAY_S, left_s)) as board:
-        ports = node_ports(board, reach)
-        found = survey(board, via="ray", ports=ports, deadline_s=_SURVEY_S, progress=waiting.on_names)
-        if board.lost:  # by now they have workers, which may be what cannot be reached
-            reach = look_at_workers(context, reach, _WORKERS_S)
-    safe = made_safe("reach", known(reach)), made_safe("cluster", known(found))
-    return msgspec.structs.replace(facts, reach=safe[0], cluster=safe[1])
+    left_s = _WHOLE_S - (time.perf_counter() - started)
+    return survey_ray(context, facts, interpreter(request.report.python), waiting, left_s)

@@ -27,6 +27,7 @@ from rlcheck.facts.ray import RayFacts
 from rlcheck.facts.reach import ReachFacts
 from rlcheck.facts.rollout import RolloutFacts
 from rlcheck.facts.run import RunFacts
+from rlcheck.facts.smoke import SmokeFacts
 from rlcheck.facts.system import SystemFacts
 
 SCHEMA_VERSION = "1.2"
@@ -59,6 +60,7 @@ class Facts(Struct, frozen=True):
     memory: Fact[MemoryProfile] = Fact()
     dataset: Fact[DatasetFacts] = Fact()
     rollout: Fact[RolloutFacts] = Fact()
+    smoke: Fact[SmokeFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
 
@@ -81,6 +83,7 @@ ACTIVE = {
     "memory": "`rlcheck memory-profile`",
     "dataset": "`rlcheck data`",
     "rollout": "`rlcheck rollout`",
+    "smoke": "`rlcheck preflight --smoke`",
 }
 """Sections that no probe of `rlcheck env` collects, and the command that measures them."""
 

@@ -7,8 +7,8 @@ from rlcheck.facts.base import Struct
 
 class Owner(Struct, frozen=True):
     """Who holds memory during a phase. `kind`: weights, gradients, optimizer, activations, logits, unsharded (layers
-    that FSDP has gathered), buffers (weight sync, reductions), kv_cache, graphs, context, slack (what the allocator
-    holds for nobody), engine. `role`: actor, ref, critic, reward_model, rollout, or "" for the process."""
+    that FSDP has gathered), buffers (weight sync, reductions), kv_cache, graphs, context, fragments (what lies between
+    tensors and is of no use), slack (what the allocator holds for nobody, and gives back when it must), engine. `role`: actor, ref, critic, reward_model, rollout, or "" for the process."""
 
     kind: str
     num_bytes: int
@@ -28,8 +28,13 @@ class Phase(Struct, frozen=True):
 
     @property
     def num_bytes(self) -> int:
-        """All owners together."""
+        """All owners together: what the device is seen to hold."""
         return sum(owner.num_bytes for owner in self.owners)
+
+    @property
+    def needed_bytes(self) -> int:
+        """The same without the allocator's slack: with less, the phase runs out of memory."""
+        return sum(owner.num_bytes for owner in self.owners if owner.kind != "slack")
 
 
 class MeasuredPhase(Struct, frozen=True):
@@ -42,6 +47,11 @@ class MeasuredPhase(Struct, frozen=True):
     reserved_bytes: int = 0
     owners: tuple[Owner, ...] = ()
     error: str = ""
+
+    @property
+    def needed_bytes(self) -> int:
+        """The peak without what the allocator held for nobody."""
+        return self.peak_bytes - max(self.reserved_bytes - self.allocated_bytes, 0)
 
 
 class Change(Struct, frozen=True):

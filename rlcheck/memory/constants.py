@@ -18,6 +18,8 @@ class Constants(Struct, frozen=True):
     """
 
     source: str
+    driver_bytes: int
+    """Of each GPU, that the driver keeps: what NVML calls total is more than what CUDA offers."""
     context_bytes: int
     context_per_peer_bytes: int
     workspace_bytes: int

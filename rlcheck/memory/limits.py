@@ -63,7 +63,7 @@ def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
 
 
 def _fits(memory: MemoryProfile, concerns: _Concerns) -> bool:
-    return all(phase.num_bytes <= memory.usable_bytes for phase in memory.phases if concerns(phase))
+    return all(phase.needed_bytes <= memory.usable_bytes for phase in memory.phases if concerns(phase))
 
 
 def _of_actor(phase: Phase) -> bool:

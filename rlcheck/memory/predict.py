@@ -69,7 +69,7 @@ def predict(run: RunFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
     return MemoryProfile(
         gpu=gpu.name,
         gpu_bytes=gpu.total_bytes,
-        usable_bytes=gpu.total_bytes,
+        usable_bytes=gpu.total_bytes - CONSTANTS.driver_bytes,
         host_bytes=host_bytes,
         num_nodes=plan.run.nodes,
         gpus_per_node=plan.run.gpus_per_node,
@@ -105,7 +105,15 @@ def plan_of(run: RunFacts, gpu: Gpu) -> Plan:
         roles.append(role_memory(role, shape, spec.nodes * spec.gpus_per_node))
     if not policy.exact:
         notes.append(f"architecture {policy.kind or 'unnamed'} is not known: counted as Llama by its declared sizes")
-    return Plan(spec, run.framework, gpu, tuple(roles), engine_memory(spec, policy, gpu.total_bytes), policy, notes)
+    return Plan(
+        spec,
+        run.framework,
+        gpu,
+        tuple(roles),
+        engine_memory(spec, policy, gpu.total_bytes - CONSTANTS.driver_bytes),
+        policy,
+        notes,
+    )
 
 
 def _shape(run: RunFacts, role: RoleSpec) -> Shape:
@@ -128,7 +136,9 @@ def _base(plan: Plan) -> list[Owner]:
 
 def _train_phases(plan: Plan) -> list[Phase]:
     base = _base(plan)
-    found = [Phase(name="load", owners=(*_idle(plan, None), *base))]
+    # No optimizer has its state before the first step.
+    loaded = [owner for owner in _idle(plan, None) if owner.kind != "optimizer"]
+    found = [Phase(name="load", owners=(*loaded, *base))]
     for role in plan.roles:
         found.append(_read(plan, role, base))
     for name in ("critic", "actor"):
@@ -149,7 +159,7 @@ def _idle(plan: Plan, working: RoleMemory | None) -> list[Owner]:
 def _read(plan: Plan, role: RoleMemory, base: list[Owner]) -> Phase:
     step = pass_of(plan.run, role, True, plan.all_logits)
     owners = [*_idle(plan, role), *role.working(False), *_of(role, inference(step))]
-    slack = Owner(kind="slack", num_bytes=_slack(plan, owners, CONSTANTS.slack_idle_bytes))
+    slack = _slack(plan, owners, CONSTANTS.slack_idle_bytes)
     return Phase(name=_READS.get(role.name, role.name), owners=(*owners, slack, *base))
 
 
@@ -159,7 +169,7 @@ def _updates(plan: Plan, role: RoleMemory, base: list[Owner]) -> list[Phase]:
     owners = [*state, *_of(role, training(step))]
     root = step.root_bytes // step.computed * 4 if not step.adapters else CONSTANTS.slack_idle_bytes
     slack = _slack(plan, owners, int(CONSTANTS.slack_per_root * root))
-    held = (Owner(kind="slack", num_bytes=slack), *base)
+    held = (slack, *base)
     name = _UPDATES[role.name]
     return [
         Phase(name=f"{name} update", owners=(*owners, *held)),
@@ -171,11 +181,15 @@ def _of(role: RoleMemory, owners: list[Owner]) -> list[Owner]:
     return [Owner(kind=one.kind, num_bytes=one.num_bytes, role=role.name) for one in owners if one.num_bytes]
 
 
-def _slack(plan: Plan, owners: list[Owner], growing: int) -> int:
-    """What the allocator holds for nobody: GROWING where segments grow, as in rltrain; a share of all otherwise."""
+def _slack(plan: Plan, owners: list[Owner], growing: int) -> Owner:
+    """What the allocator holds for nobody: GROWING where segments grow, as in rltrain.
+
+    Segments of fixed size (verl's) are left in pieces, a share of all, that no other tensor can use.
+    """
     if plan.framework == "verl":
-        return int(CONSTANTS.fixed_segments_slack * sum(owner.num_bytes for owner in owners))
-    return growing
+        held = sum(owner.num_bytes for owner in owners)
+        return Owner(kind="fragments", num_bytes=int(CONSTANTS.fixed_segments_slack * held))
+    return Owner(kind="slack", num_bytes=growing)
 
 
 def _rollout_phases(plan: Plan) -> list[Phase]:

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from rlcheck.facts.memory import Owner
 from rlcheck.facts.run import RoleSpec, RunSpec
 from rlcheck.memory.shapes import Shape
-from rlcheck.memory.transient import BYTES, Pass
+from rlcheck.memory.transient import BYTES, UNFUSED, Pass
 
 _FSDP = ("fsdp", "fsdp2")
 _MEGATRON = ("megatron", "mindspeed")
+# verl: tokens of a chunk of the entropy (entropy_from_logits_chunk_size), and of its fused kernels' blocks.
+_VERL_CHUNK_TOKENS = 2048
+_FUSED_TOKENS = 1024
+# Bytes of an element of the logits, once more.
+_COPY = 2.0
 
 
 @dataclass(frozen=True)
@@ -123,20 +128,51 @@ def tokens_of(run: RunSpec, role: RoleSpec, inference: bool, all_logits: bool) -
     return Tokens(total, total if all_logits else max(int(total * share), 1))
 
 
+@dataclass(frozen=True)
+class Distribution:
+    """How a framework makes log-probabilities from logits; see `Pass`."""
+
+    logit_tokens: int
+    chunk_tokens: int
+    unfused: float
+
+
+def distribution_of(role: RoleSpec, tokens: Tokens, inference: bool, is_verl: bool) -> Distribution:
+    """ROLE's distribution over the vocabulary.
+
+    rltrain keeps float32 copies, whole or for a chunk at a time. verl's cross entropy (flash-attn's kernel) writes the
+    gradient over the logits; its entropy is compiled into one kernel where rows are packed, and not where they are
+    padded: then the copies are there, as were measured. Fused kernels never make the logits at all.
+    """
+    if not is_verl:
+        return Distribution(tokens.logits, role.chunk_tokens if role.chunked_logits else 0, UNFUSED)
+    if role.model.fused_kernels or role.model.liger:
+        return Distribution(min(tokens.logits, _FUSED_TOKENS), 0, UNFUSED)
+    has_entropy = (inference and role.name == "actor") or role.calculate_entropy or role.entropy_coeff != 0
+    if not has_entropy:
+        return Distribution(tokens.logits, 0, 0.0 if role.model.remove_padding else _COPY)
+    if role.chunked_logits and inference:
+        return Distribution(tokens.logits, _VERL_CHUNK_TOKENS, UNFUSED)
+    compiled = role.torch_compile and role.model.remove_padding
+    return Distribution(tokens.logits, 0, (0.0 if inference else 2 * _COPY) if compiled else UNFUSED)
+
+
 def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, all_logits: bool) -> Pass:
     """The pass of ROLE that needs most."""
     spec, shards = memory.spec, memory.spec.sharding
     tokens = tokens_of(run, spec, inference, all_logits)
     has_head = spec.name in ("actor", "ref")
+    made = distribution_of(spec, tokens, inference, all_logits)
     return Pass(
         shape=memory.shape,
         tokens=tokens.total,
-        logit_tokens=tokens.logits if has_head else 0,
+        logit_tokens=made.logit_tokens if has_head else 0,
         world=memory.world,
         kept=BYTES.get(shards.model_dtype, 4),
         computed=BYTES.get(shards.dtype, 2),
         checkpointing=spec.model.gradient_checkpointing and not inference,
-        chunk_tokens=spec.chunk_tokens if spec.chunked_logits or spec.model.fused_kernels else 0,
+        chunk_tokens=made.chunk_tokens,
+        unfused=made.unfused,
         has_head=has_head,
         adapters=adapter_parameters(spec, memory.shape),
         keeps_layers=not shards.reshard_after_forward and shards.strategy in _FSDP,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 _KNOWN = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "opt")
 _KNOWN_MOE = ("qwen2_moe", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3")
 _TIED_BY_DEFAULT = ("gemma", "gemma2", "gemma3", "gemma3_text", "opt")
+_HEAD_DIMS = {"qwen3": 128, "gemma": 256, "gemma2": 256, "gemma3_text": 256}
+"""Of families whose heads are not hidden size / heads where the config leaves their size out."""
+_NO_BIAS_KEY = ("mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
+"""Families that do not read `attention_bias`."""
 
 
 class ShapeError(Exception):
@@ -50,7 +54,7 @@ class Shape:
     final_parameters: int
     kv_per_token: int
     linear_widths: tuple[tuple[str, int, int], ...]
-    """Of a layer: name, inputs, outputs; what LoRA may attach to."""
+    """Of a layer: name, inputs, outputs; what LoRA may attach to. Routed experts lie in fused tensors, not among them."""
     head_norms: bool = False
     experts: Experts | None = None
     max_positions: int = 0
@@ -83,7 +87,7 @@ def shape_of(sizes: Mapping[str, Any]) -> Shape:
     """The shape that SIZES (a `config.json`) describe.
 
     Exact for the families named in this module, as transformers builds them; others count as Llama, by their declared
-    sizes. Nested text configs (`text_config`) are taken for the whole.
+    sizes. Nested text configs (`text_config`) are taken for the whole, which is not exact beside a vision tower.
 
     Raises:
         ShapeError: a size is missing, or no integer > 0.
@@ -91,7 +95,9 @@ def shape_of(sizes: Mapping[str, Any]) -> Shape:
     text = sizes.get("text_config")
     if isinstance(text, Mapping) and "hidden_size" not in sizes:
         nested = cast("Mapping[str, Any]", text)
-        return shape_of({**nested, "model_type": nested.get("model_type", sizes.get("model_type", ""))})
+        above = {name: sizes[name] for name in ("model_type", "tie_word_embeddings") if name in sizes}
+        inner = shape_of({**above, **nested})
+        return replace(inner, exact=inner.exact and not isinstance(sizes.get("vision_config"), Mapping))
     kind = str(sizes.get("model_type", ""))
     if kind == "opt":
         return _opt(sizes)
@@ -120,7 +126,7 @@ def _llama_like(sizes: Mapping[str, Any], kind: str) -> Shape:
     experts = _experts(sizes, kind, layers)
     wide = count(sizes, "intermediate_size", usual=experts.wide if experts else None)
     kv_heads = count(sizes, "num_key_value_heads", usual=heads)
-    head_dim = count(sizes, "head_dim", usual=max(hidden // heads, 1))
+    head_dim = count(sizes, "head_dim", usual=_HEAD_DIMS.get(kind, max(hidden // heads, 1)))
     latent = sizes.get("kv_lora_rank") is not None
     if latent:
         attention, linears, queries, keys, kv = _latent_attention(sizes, hidden, heads)
@@ -132,8 +138,10 @@ def _llama_like(sizes: Mapping[str, Any], kind: str) -> Shape:
         kv = 2 * keys
     head_norms = kind in ("qwen3", "qwen3_moe", "gemma3_text")
     norms = (4 if kind in ("gemma2", "gemma3_text") else 2) * hidden + (2 * head_dim if head_norms else 0)
-    feed = (("gate_proj", hidden, wide), ("up_proj", hidden, wide), ("down_proj", wide, hidden))
-    dense = attention + norms + 3 * hidden * wide + (2 * wide + hidden if sizes.get("mlp_bias") else 0)
+    dense = attention + norms + 3 * hidden * wide
+    dense += 2 * wide + hidden if sizes.get("mlp_bias") and kind not in (*_KNOWN[1:], *_KNOWN_MOE) else 0
+    apart = wide if experts is None else experts.shared_wide
+    feed = (("gate_proj", hidden, apart), ("up_proj", hidden, apart), ("down_proj", apart, hidden)) if apart else ()
     layer = dense if experts is None else attention + norms + _expert_parameters(experts, hidden, kind)
     tied = bool(sizes.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT))
     return Shape(
@@ -153,7 +161,7 @@ def _llama_like(sizes: Mapping[str, Any], kind: str) -> Shape:
         dense_layer_parameters=dense,
         final_parameters=hidden,
         kv_per_token=layers * kv,
-        linear_widths=(*linears, *feed),
+        linear_widths=_fused((*linears, *feed)) if kind == "phi3" else (*linears, *feed),
         head_norms=head_norms,
         experts=experts,
         max_positions=count(sizes, "max_position_embeddings", usual=0) if sizes.get("max_position_embeddings") else 0,
@@ -161,9 +169,22 @@ def _llama_like(sizes: Mapping[str, Any], kind: str) -> Shape:
 
 
 def _attention_bias(sizes: Mapping[str, Any], kind: str, hidden: int, queries: int, keys: int) -> int:
-    if kind in ("qwen2", "qwen2_moe"):
+    if kind == "qwen2" or (kind == "qwen2_moe" and sizes.get("qkv_bias", True)):
         return queries + 2 * keys
-    return queries + 2 * keys + hidden if sizes.get("attention_bias") else 0
+    return queries + 2 * keys + hidden if sizes.get("attention_bias") and kind not in _NO_BIAS_KEY else 0
+
+
+def _fused(linears: tuple[tuple[str, int, int], ...]) -> tuple[tuple[str, int, int], ...]:
+    """Phi-3's layers: queries, keys and values in one, gate and up in one."""
+    by_name = {name: (a, b) for name, a, b in linears}
+    hidden = by_name["q_proj"][0]
+    wide = sum(by_name[name][1] for name in ("q_proj", "k_proj", "v_proj"))
+    return (
+        ("qkv_proj", hidden, wide),
+        ("o_proj", *by_name["o_proj"]),
+        ("gate_up_proj", hidden, 2 * by_name["up_proj"][1]),
+        ("down_proj", *by_name["down_proj"]),
+    )
 
 
 def _latent_attention(
@@ -178,14 +199,15 @@ def _latent_attention(
         query: tuple[tuple[str, int, int], ...] = (("q_a_proj", hidden, rank), ("q_b_proj", rank, queries))
         extra = rank
     else:
-        query, extra = (("q_proj", hidden, queries),), 0
+        query, extra, rank = (("q_proj", hidden, queries),), 0, 0
     linears = (
         *query,
         ("kv_a_proj_with_mqa", hidden, latent + rope),
         ("kv_b_proj", latent, heads * (plain + value)),
         ("o_proj", heads * value, hidden),
     )
-    parameters = sum(a * b for _, a, b in linears) + latent + extra
+    bias = rank + latent + rope + hidden if sizes.get("attention_bias") else 0
+    parameters = sum(a * b for _, a, b in linears) + latent + extra + bias
     return parameters, linears, queries, queries, latent + rope
 
 
@@ -200,23 +222,24 @@ def _experts(sizes: Mapping[str, Any], kind: str, layers: int) -> Experts | None
     shared = sizes.get("shared_expert_intermediate_size") or 0
     if not shared and isinstance(sizes.get("n_shared_experts"), int):
         shared = int(sizes["n_shared_experts"]) * wide
-    dense = 0
-    if isinstance(sizes.get("first_k_dense_replace"), int):
-        dense = int(sizes["first_k_dense_replace"])
-    elif isinstance(sizes.get("mlp_only_layers"), list):
-        dense = len(cast("list[Any]", sizes["mlp_only_layers"]))
-    step = sizes.get("decoder_sparse_step")
-    if isinstance(step, int) and step > 1:
-        dense = max(dense, layers - layers // step)
-    return Experts(number, per_token, wide, int(shared), min(dense, layers))
+    return Experts(number, per_token, wide, int(shared), _dense_layers(sizes, layers))
+
+
+def _dense_layers(sizes: Mapping[str, Any], layers: int) -> int:
+    """Layers without experts: the first ones (DeepSeek), or those named and those that a step leaves out (Qwen)."""
+    first, step = sizes.get("first_k_dense_replace"), sizes.get("decoder_sparse_step")
+    if isinstance(first, int):
+        return min(first, layers)
+    named: set[Any] = set(cast("list[Any]", sizes.get("mlp_only_layers") or []))
+    every = step if isinstance(step, int) and step > 0 else 1
+    return sum(layer in named or (layer + 1) % every != 0 for layer in range(layers))
 
 
 def _expert_parameters(experts: Experts, hidden: int, kind: str) -> int:
     routed = experts.count * 3 * hidden * experts.wide + experts.count * hidden
     shared = 3 * hidden * experts.shared_wide
     gate = hidden if experts.shared_wide and kind == "qwen2_moe" else 0
-    bias = experts.count if kind == "deepseek_v3" else 0
-    return routed + shared + gate + bias
+    return routed + shared + gate
 
 
 def _opt(sizes: Mapping[str, Any]) -> Shape:
@@ -225,10 +248,14 @@ def _opt(sizes: Mapping[str, Any]) -> Shape:
     )
     positions, heads = count(sizes, "max_position_embeddings"), count(sizes, "num_attention_heads")
     narrow = count(sizes, "word_embed_proj_dim", usual=hidden)
-    block = 4 * (hidden * hidden + hidden) + 2 * hidden * wide + wide + hidden + 4 * hidden
+    bias = 1 if sizes.get("enable_bias", True) else 0
+    norm = 2 * hidden if sizes.get("layer_norm_elementwise_affine", True) else 0
+    block = 4 * hidden * hidden + 2 * hidden * wide + bias * (5 * hidden + wide) + 2 * norm
     projections = 0 if narrow == hidden else 2 * narrow * hidden
+    # The smallest OPT but one norms after its layers, and has no norm of its own at the end.
+    last = norm if sizes.get("do_layer_norm_before", True) and not sizes.get("_remove_final_layer_norm") else 0
     # OPT's table of positions has two rows that no position uses.
-    rest = (positions + 2) * hidden + projections + 2 * hidden
+    rest = (positions + 2) * hidden + projections + last
     square = tuple((name, hidden, hidden) for name in ("q_proj", "k_proj", "v_proj", "out_proj"))
     return Shape(
         kind="opt",
@@ -242,7 +269,7 @@ def _opt(sizes: Mapping[str, Any]) -> Shape:
         wide=wide,
         vocab=vocab,
         embedding=vocab * narrow,
-        head=0,
+        head=0 if sizes.get("tie_word_embeddings", True) else vocab * narrow,
         layer_parameters=block,
         dense_layer_parameters=block,
         final_parameters=rest,

@@ -10,7 +10,7 @@ from rlcheck.facts.memory import MeasuredPhase, MemoryProfile, Owner, Phase
 
 KINDS: tuple[str, ...] = (
     "weights", "gradients", "optimizer", "activations", "logits", "unsharded", "buffers", "kv_cache", "graphs",
-    "engine", "context", "slack",
+    "engine", "context", "fragments", "slack",
 )  # fmt: skip
 """Kinds of owners in the order in which they are shown."""
 UPDATES = ("actor update", "actor step", "critic update", "critic step")
@@ -30,7 +30,7 @@ def fits(memory: MemoryProfile) -> bool:
 
 def excess_bytes(memory: MemoryProfile) -> int:
     """What all phases together have too much; 0 where everything fits."""
-    excess = sum(max(0, phase.num_bytes - memory.usable_bytes) for phase in memory.phases)
+    excess = sum(max(0, phase.needed_bytes - memory.usable_bytes) for phase in memory.phases)
     if memory.host_bytes:
         excess += sum(max(0, phase.num_bytes - memory.host_bytes) for phase in memory.host_phases)
     return excess + (_NO_CACHE_BYTES if memory.limits.concurrent_sequences == 0 else 0)
@@ -66,10 +66,13 @@ def owner_name(owner: Owner) -> str:
 
 
 def compared(memory: MemoryProfile) -> tuple[tuple[Phase, MeasuredPhase, float], ...]:
-    """Each phase that was measured without an error, beside its prediction: predicted over measured, less 1."""
+    """Each phase that was measured without an error, beside its prediction: predicted over measured need, less 1.
+
+    Slack is left out on both sides: the allocator carries it from one phase into the next.
+    """
     predicted = {phase.name: phase for phase in memory.phases}
     return tuple(
-        (predicted[one.name], one, predicted[one.name].num_bytes / one.peak_bytes - 1)
+        (predicted[one.name], one, predicted[one.name].needed_bytes / one.needed_bytes - 1)
         for one in memory.measured
         if one.name in predicted and one.peak_bytes > 0 and not one.error
     )

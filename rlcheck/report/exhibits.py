@@ -9,7 +9,14 @@ from rlcheck.cluster.odd import Edge
 from rlcheck.facts.cluster import ClusterFacts, MachineFacts, Member
 from rlcheck.facts.document import Facts
 from rlcheck.facts.reach import Contact
-from rlcheck.report import collective_exhibits, config_exhibits, dataset_exhibits, memory_exhibits, rollout_exhibits
+from rlcheck.report import (
+    collective_exhibits,
+    config_exhibits,
+    dataset_exhibits,
+    memory_exhibits,
+    rollout_exhibits,
+    smoke_exhibits,
+)
 from rlcheck.report.model import Exhibit
 from rlcheck.report.way import way
 
@@ -33,6 +40,7 @@ def exhibits(nodes: tuple[Facts, ...]) -> tuple[Exhibit, ...]:
         found += dataset_exhibits.exhibits(facts)
         found += memory_exhibits.exhibits(facts)
         found += rollout_exhibits.exhibits(facts)
+        found += smoke_exhibits.exhibits(facts)
     return tuple(found)
 
 

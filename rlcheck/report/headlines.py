@@ -12,7 +12,7 @@ from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import NvidiaDevice
 from rlcheck.facts.reach import ReachFacts
-from rlcheck.report import config_exhibits, dataset_exhibits, memory_exhibits, rollout_exhibits
+from rlcheck.report import config_exhibits, dataset_exhibits, memory_exhibits, rollout_exhibits, smoke_exhibits
 from rlcheck.report.model import STATUS_ORDER, FamilyLine, Finding
 
 _GIB = 1 << 30
@@ -233,4 +233,5 @@ HEADLINES: dict[str, Callable[[Facts], str]] = {
     "DAT": dataset_exhibits.headline,
     "MEM": memory_exhibits.headline,
     "ROL": rollout_exhibits.headline,
+    "RUN": smoke_exhibits.headline,
 }

@@ -11,12 +11,12 @@ BAR_WIDTH = 44
 """With the name of a phase and two numbers beside it the bar stays within 80 columns."""
 GLYPHS = {
     "weights": "█", "gradients": "▓", "optimizer": "▒", "activations": "░", "logits": "▚", "unsharded": "▞",
-    "buffers": "▪", "kv_cache": "▦", "graphs": "▥", "engine": "▤", "context": "▨", "slack": "▫",
+    "buffers": "▪", "kv_cache": "▦", "graphs": "▥", "engine": "▤", "context": "▨", "fragments": "□", "slack": "▫",
 }  # fmt: skip
 OTHER, FREE, LIMIT = "◆", "·", "|"
 TITLES = {
     "kv_cache": "KV cache", "unsharded": "gathered layers", "engine": "engine", "context": "contexts",
-    "slack": "allocator slack", "buffers": "buffers", "graphs": "CUDA graphs",
+    "fragments": "fragments", "slack": "allocator slack", "buffers": "buffers", "graphs": "CUDA graphs",
 }  # fmt: skip
 """What a kind is called where there is room; its own name where it is not in here."""
 

@@ -15,7 +15,7 @@ _GIB = 1 << 30
 _SHORT = {
     "weights": "param", "gradients": "grad", "optimizer": "optim", "activations": "activ", "logits": "logit",
     "unsharded": "layer", "buffers": "buf", "kv_cache": "KV", "graphs": "graph", "engine": "eng", "context": "ctx",
-    "slack": "slack",
+    "fragments": "fragments", "slack": "slack",
 }  # fmt: skip
 _MAX_KINDS = 8
 """Columns of kinds that fit into 80 characters beside the phase and its sum."""
@@ -181,7 +181,7 @@ def _measured(memory: MemoryProfile) -> tuple[Exhibit, ...]:
     if not memory.measured:
         return ()
     rows: list[tuple[str, ...]] = [
-        (one.name, _number(phase.num_bytes), _number(one.peak_bytes), f"{100 * error:+.1f}", _missed(phase, one))
+        (one.name, _number(phase.needed_bytes), _number(one.needed_bytes), f"{100 * error:+.1f}", _missed(phase, one))
         for phase, one, error in compared(memory)
     ]
     rows += [(one.name, "", "", "", one.error) for one in memory.measured if one.error]

@@ -69,7 +69,7 @@ def examine_engine(
         line = f"the engine of this config is {spec.name}; only vllm and hf can be started by the doctor"
         return _failed(target, spec.name, Failure(stage="config", kind="unsupported", line=line), {})
     request: dict[str, Any] = {"directory": str(directory), "random_weights": random_weights}
-    if run.framework == "rltrain" and _is_readable(source):
+    if run.framework == "rltrain" and is_readable(source):
         request |= {"source": source, "overrides": list(overrides)}
     else:
         request["run"] = msgspec.to_builtins(run)
@@ -83,11 +83,11 @@ def examine_engine(
             on_stage=lambda stage, done, total: on_stage(stage),
         )
     except ProbeFailed as error:
-        return _failed(target, spec.name, _failure(error), _with_last_stage(error))
+        return _failed(target, spec.name, failure_of(error), _with_last_stage(error))
     return _facts(target, found, None)
 
 
-def _is_readable(source: str) -> bool:
+def is_readable(source: str) -> bool:
     """Whether rltrain can read it: a recipe's name or a YAML file, not a pasted line."""
     return source.endswith((".yaml", ".yml")) or re.fullmatch(r"[\w-]*\w", source) is not None
 
@@ -102,7 +102,8 @@ def _with_last_stage(error: ProbeFailed) -> dict[str, Any]:
     return found | {"stages": times}
 
 
-def _failure(error: ProbeFailed) -> Failure:
+def failure_of(error: ProbeFailed) -> Failure:
+    """What a plug-in that gave no result has said, and what was raised first."""
     line = str(error)
     root = "" if error.kind in ("user", "missing") else root_of(line, error.printed)
     # The newest lines first: what came before may have been survived.

@@ -280,7 +280,7 @@ def told(place: Place | None) -> str:
     """PLACE in words."""
     if place is None or not (place.file or place.text):
         return "default"
-    return f"override {place.text}" if place.text else f"{place.file}:{place.line}:{place.column}"
+    return f"{place.file}:{place.line}:{place.column}" if place.file else f"override {place.text}"
 
 
 def override(facts: RunFacts, field: str, value: object) -> str:

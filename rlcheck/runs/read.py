@@ -20,6 +20,7 @@ from rlcheck.runs.errors import ReadError
 from rlcheck.runs.interpolate import environment
 from rlcheck.runs.reward_file import reward_names
 from rlcheck.runs.rltrain import read_rltrain, recipe_file, recipe_names, rltrain_spec
+from rlcheck.runs.script_places import Script, placed
 from rlcheck.runs.shell import Launch, launch_in
 from rlcheck.runs.spec_file import is_spec, read_spec
 from rlcheck.runs.verl import read_verl
@@ -88,6 +89,7 @@ class _Given(msgspec.Struct):
     config_name: str = ""
     directory: Path | None = None
     notes: tuple[str, ...] = ()
+    script: Script | None = None
 
 
 def _launch(source: str, words: list[str]) -> _Given:
@@ -143,7 +145,10 @@ def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Give
     if launch is None:
         flags = Launch.of_words(words)
         return _Given(name, flags.words, parse(name, text), directory=directory)
-    return _started(name, launch, words, directory)
+    given = _started(name, launch, words, directory)
+    if name != "<command>":
+        given.script = Script(name=name, text=text, words=tuple(launch.words))
+    return given
 
 
 def _started(name: str, launch: Launch, words: list[str], directory: Path) -> _Given:
@@ -187,7 +192,7 @@ def _facts(config: Config, spec: RunSpec, given: _Given, look: bool, model_shape
     found = models.models_of(config, spec, look=look, shape=str(model_shape))
     spec = models.with_lengths(config, spec, found)
     names, error = reward_names(spec.reward.function_path) if look else (Fact[tuple[str, ...]](), "")
-    return RunFacts(
+    facts = RunFacts(
         framework=config.framework,
         version=config.version,
         source=config.source,
@@ -203,3 +208,4 @@ def _facts(config: Config, spec: RunSpec, given: _Given, look: bool, model_shape
         reward_names=names,
         reward_error=error,
     )
+    return facts if given.script is None else placed(facts, given.script)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rlcheck.runs import fields
 from rlcheck.runs.read import read_run
 from rlcheck.runs.shell import launch_in
 
@@ -94,3 +95,17 @@ def test_a_line_of_rltrain_and_a_named_config_beside_the_script(tmp_path: Path) 
 
 def test_a_yaml_that_only_mentions_the_command_is_no_script() -> None:
     assert launch_in("x.yaml", "# for rltrain\ntrainer:\n  total_epochs: 1\n") is None
+
+
+def test_overrides_of_a_script_have_their_line_and_column(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "ARGS=(\n  trainer.nnodes=2\n)\n# trainer.n_gpus_per_node=1\npython3 -m verl.trainer.main_ppo \\\n"
+        "  trainer.n_gpus_per_node=4 actor_rollout_ref.actor.clip_ration=0.3 \\\n  \"${ARGS[@]}\" $@\n"
+    )
+    facts = read_run(str(script), ["trainer.total_epochs=2"])
+    assert fields.place_of(facts, "gpus_per_node") == f"{script}:6:3"
+    assert fields.place_of(facts, "nodes") == f"{script}:2:3"
+    assert fields.place_of(facts, "trainer.total_epochs") == "override trainer.total_epochs=2"
+    [unknown] = [one for one in facts.problems if one.key.endswith("clip_ration")]
+    assert (unknown.place.line, unknown.place.column) == (6, 29)

@@ -85,6 +85,8 @@ def measure(request: EngineRequest) -> dict[str, Any]:
         time.sleep(0.2)
         watch.take()
         found.append(MeasuredPhase(name="asleep", peak_bytes=watch.take()))
+        engine.wake("weights")
+        found.append(MeasuredPhase(name="weights awake", peak_bytes=watch.take()))
     answer = {"phases": msgspec.to_builtins(found), "kv": _kv(engine), "seconds": stages, "facts": facts}
     engine.stop()
     return answer

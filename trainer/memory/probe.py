@@ -81,6 +81,8 @@ class EngineMemory:
 
     awake_bytes: int
     asleep_bytes: int
+    syncing_bytes: int
+    """With its weights awake and no cache."""
     kv: dict[str, int]
 
 
@@ -89,15 +91,12 @@ def together(ranks: Sequence[MeasuredPhase], engine: EngineMemory | None) -> lis
     if engine is None:
         return list(ranks)
     idle = next((phase.peak_bytes for phase in ranks if phase.name == "idle"), 0)
-    beside = Owner(kind="engine", role="rollout", num_bytes=engine.asleep_bytes)
-    found = [
-        phase
-        if phase.error
-        else msgspec.structs.replace(
-            phase, peak_bytes=phase.peak_bytes + engine.asleep_bytes, owners=(*phase.owners, beside)
-        )
-        for phase in ranks
-    ]
+    found: list[MeasuredPhase] = []
+    for phase in ranks:
+        size = engine.syncing_bytes if phase.name == "weight sync" else engine.asleep_bytes
+        beside = Owner(kind="engine", role="rollout", num_bytes=size)
+        more = {"peak_bytes": phase.peak_bytes + size, "owners": (*phase.owners, beside)}
+        found.append(phase if phase.error else msgspec.structs.replace(phase, **more))
     rollout = (
         Owner(kind="engine", role="rollout", num_bytes=engine.awake_bytes),
         Owner(kind="weights", role="actor", num_bytes=idle),
@@ -158,8 +157,9 @@ def _engine(facts: RunFacts, directories: dict[str, str], gpus: Sequence[str]) -
     )
     [answer] = _processes("engine", [msgspec.json.encode(request)], [",".join(gpus[:size])], ENGINE_S)
     phases = {phase["name"]: int(phase["peak_bytes"]) for phase in answer["phases"]}
-    awake = phases["rollout"] - before
-    return EngineMemory(awake, phases.get("asleep", phases["rollout"]) - before, answer["kv"])
+    awake = phases["rollout"]
+    asleep, syncing = phases.get("asleep", awake), phases.get("weights awake", awake)
+    return EngineMemory(awake - before, asleep - before, syncing - before, answer["kv"])
 
 
 def _with_tokenizer_off(facts: RunFacts) -> dict[str, Any]:

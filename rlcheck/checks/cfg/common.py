@@ -85,6 +85,6 @@ def next_multiple(number: int, step: int) -> int:
 
 def at(place: Place) -> str:
     """A place in words: `run.yaml:12:5`, `override a=b`, `default`."""
-    if place.text:
+    if place.text and not place.file:
         return f"override {place.text}"
     return f"{place.file}:{place.line}:{place.column}" if place.file else "default"

@@ -130,7 +130,7 @@ def engine_leaves_room(facts: Facts) -> Verdict:
         return skip("this run has no rollout engine")
     fullest = max(awake, key=lambda phase: phase.num_bytes)
     share, most = run.spec.rollout.memory_utilization, memory.limits.memory_utilization
-    if fullest.num_bytes <= memory.usable_bytes:
+    if fullest.needed_bytes <= memory.usable_bytes:
         return passed(f"{gib(fullest.num_bytes)} of {gib(memory.usable_bytes)} in {fullest.name}")
     verdict = fail if memory.exact else warn
     lower = fields.override(run, "rollout.memory_utilization", most) if 0 < most < share else ""

@@ -52,7 +52,7 @@ def gpu_holds_the_peak(facts: Facts) -> Verdict:
     peak = memory.peak
     if peak is None:
         return skip("no phase of this run uses a GPU")
-    over = [phase for phase in memory.phases if phase.num_bytes > memory.usable_bytes]
+    over = [phase for phase in memory.phases if phase.needed_bytes > memory.usable_bytes]
     if not over:
         return passed(f"{gib(peak.num_bytes)} of {gib(memory.usable_bytes)} in {peak.name}")
     verdict = fail if memory.exact else warn
@@ -85,7 +85,7 @@ def there_is_room(facts: Facts) -> Verdict:
     """
     memory = need(facts.memory)
     peak = memory.peak
-    if peak is None or peak.num_bytes > memory.usable_bytes:
+    if peak is None or peak.needed_bytes > memory.usable_bytes:
         return skip("no GPU is used" if peak is None else "it does not fit at all (MEM001)")
     left = memory.usable_bytes - peak.num_bytes
     if left >= _TIGHT * memory.usable_bytes:

@@ -40,13 +40,13 @@ def prediction_holds(facts: Facts) -> Verdict:
     worst = max(pairs, key=lambda pair: abs(pair[2]))
     if not off:
         return passed(f"{len(pairs)} phases, at most {abs(worst[2]):.1%} off ({worst[0].name})")
-    details = tuple(f"{one.name}: predicted {gib(phase.num_bytes)}, measured {gib(one.peak_bytes)} ({error:+.1%})"
+    details = tuple(f"{one.name}: predicted {gib(phase.needed_bytes)}, measured {gib(one.needed_bytes)} ({error:+.1%})"
                     for phase, one, error in off)  # fmt: skip
     return warn(
         f"predictions within {_OFF:.0%} of what was measured",
         f"{len(off)} of {len(pairs)} phases farther off, {worst[0].name} by {worst[2]:+.1%}",
         details=details,
-        evidence=(evidence("memory.measured", worst[1].peak_bytes, "measured"),),
+        evidence=(evidence("memory.measured", worst[1].needed_bytes, "measured"),),
     )
 
 
@@ -108,7 +108,7 @@ def logits_are_chunked(facts: Facts) -> Verdict:
         "evidence": (evidence("memory.phases", _logits(phase), "prediction"),),
         "params": {"overrides": change} if change else {},
     }
-    if phase.num_bytes > memory.usable_bytes:
+    if phase.needed_bytes > memory.usable_bytes:
         return warn(f"logits below {_DOMINATES:.0%} of {phase.name}", said, **more)
     return info(f"{said}; {change} would need a fraction of that" if change else said, **more)
 

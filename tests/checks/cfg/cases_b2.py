@@ -65,7 +65,7 @@ def rltrain(changes: dict[str, Any] | None = None, **more: Any) -> Facts:
 
 DATA = PathFacts(key="data.train_files", given="~/data/train.parquet", resolved="/home/bob/data/train.parquet")
 GONE = msgspec.structs.replace(DATA, exists=False)
-OUTPUT = PathFacts(key="trainer.default_local_dir", given="runs/a", resolved="/work/runs/a", want="directory")
+OUTPUT = PathFacts(key="trainer.default_local_dir", given="runs/a", resolved="/srv/runs/a", want="directory")
 OWN_CODE = model({"model_type": "mimo_x"}, auto_map={"AutoConfig": "configuration_mimo.MiMoConfig"})
 TINY = model({"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 16})
 BASE = model(tokenizer=tokenizer(eos_token="<|endoftext|>", eos_id=151643), generation_eos=(151643,))

@@ -7,20 +7,36 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from rlcheck.cli.active import Waiting
-from rlcheck.cli.app import UserError
+import msgspec
+
 from rlcheck.cluster.switchboard import Switchboard
+from rlcheck.errors import UserError
+from rlcheck.facts.base import absent, known
 from rlcheck.facts.cluster import ClusterFacts, Member
 from rlcheck.facts.document import Facts
+from rlcheck.facts.hygiene import made_safe
 from rlcheck.facts.reach import Contact, GcsNode, ReachFacts, WantedRun
 from rlcheck.probes.context import ProbeContext
 
 DEFAULT_PORT = 6379
 _REACH_S = 10.0
 RAY_S = 15.0
+_SURVEY_S = 8.0
+_WORKERS_S = 2.0
 _MOST_REASONS = 4
 _COLLECT_S = 25.0
+
+
+class Awaited(Protocol):
+    """Whoever tells the user what is waited for."""
+
+    def on(self, *what: str) -> None:
+        """What is awaited from now on."""
+
+    def on_names(self, names: tuple[str, ...]) -> None:
+        """What is awaited from now on, as a list that may be long."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +186,35 @@ def open_cluster(reach: ReachFacts, python: tuple[str, ...], within_s: float = R
     return open_ray(f"{shown}:{reach.port}", nodes, python, deadline_s=within_s, silent=silent)
 
 
+def survey_ray(
+    context: ProbeContext, facts: Facts, python: tuple[str, ...], awaited: Awaited, left_s: float
+) -> Facts:
+    """`facts`, which hold the way to a head, with what every node of its cluster sees of the others.
+
+    Args:
+        context: this machine.
+        facts: of this machine.
+        python: the interpreter over there; empty for the doctor's own.
+        awaited: told what is waited for.
+        left_s: for all of it.
+    """
+    from rlcheck.cluster.survey import survey
+    from rlcheck.reach.examine import look_at_workers
+
+    reach = facts.reach.value
+    reason = why_no_tasks(facts, reach)
+    if reason or reach is None:
+        return msgspec.structs.replace(facts, cluster=absent(reason))
+    awaited.on("a task on every node")
+    with open_cluster(reach, python, min(RAY_S, left_s - _SURVEY_S - _WORKERS_S)) as board:
+        ports = node_ports(board, reach)
+        found = survey(board, via="ray", ports=ports, deadline_s=_SURVEY_S, progress=awaited.on_names)
+        if board.lost:  # by now they have workers, which may be what cannot be reached
+            reach = look_at_workers(context, reach, _WORKERS_S)
+    safe = made_safe("reach", known(reach)), made_safe("cluster", known(found))
+    return msgspec.structs.replace(facts, reach=safe[0], cluster=safe[1])
+
+
 def _why_silent(node: GcsNode, contacts: Sequence[Contact]) -> str:
     """Why no task of ours can be run on a node, as far as its ports tell; else ""."""
     mine = [contact for contact in contacts if contact.address == node.address]
@@ -195,7 +240,7 @@ def node_ports(board: Switchboard, reach: ReachFacts) -> dict[int, list[tuple[in
     return ports
 
 
-def others(board: Switchboard, cluster: ClusterFacts, own: Facts, waiting: Waiting) -> tuple[Facts, ...]:
+def others(board: Switchboard, cluster: ClusterFacts, own: Facts, waiting: Awaited) -> tuple[Facts, ...]:
     """The whole facts documents of the machines but this one, as far as rlcheck is installed there."""
     here = {member.name for member in cluster.members if is_here(member, own)}
     if all(seat.machine in here for seat in board.seats):
@@ -207,7 +252,7 @@ def others(board: Switchboard, cluster: ClusterFacts, own: Facts, waiting: Waiti
     return documents
 
 
-def facts_of_hosts(hosts: str, python: str, waiting: Waiting) -> tuple[tuple[Facts, ...], dict[str, str]]:
+def facts_of_hosts(hosts: str, python: str, waiting: Awaited) -> tuple[tuple[Facts, ...], dict[str, str]]:
     """The whole facts documents of the machines of `--hosts`, and why others have none, by name.
 
     Raises:
