@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class Preflight(str, Enum):
+    """How much of rlcheck's chain of checks goes before a run."""
+
+    QUICK = "quick"
+    FULL = "full"
+
 
 ConfigArgument = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A recipe ({RECIPES}) or a YAML file.")]
 OverridesArgument = Annotated[
@@ -80,6 +89,9 @@ def run(
         bool,
         typer.Option("--skip-checks", help="Do not check the machine: what is wrong then shows late, on held GPUs."),
     ] = False,
+    preflight: Annotated[
+        Preflight, typer.Option("--preflight", help="full: also collectives, the engine and one step (minutes).")
+    ] = Preflight.QUICK,
 ) -> None:
     """Check this machine and CONFIG, then train.
 
@@ -87,7 +99,8 @@ def run(
     """
     from trainer.run import RunOptions, run_training
 
-    options = RunOptions(config, tuple(overrides or ()), dry_run, gpu, tuple(ignore or ()), skip_checks)
+    full = preflight is Preflight.FULL
+    options = RunOptions(config, tuple(overrides or ()), dry_run, gpu, tuple(ignore or ()), skip_checks, full)
     raise typer.Exit(run_training(options))
 
 

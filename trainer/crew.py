@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.clock import Clock
+from trainer.cluster import allocator
 from trainer.cluster.calls import Call, gather
 from trainer.cluster.groups import WorkerGroup
 from trainer.cluster.placement import Placement, plan
@@ -60,7 +63,12 @@ def start_crew(prepared: Inputs, runtime: Runtime, clock: Clock, stages: Stages,
     placement = plan(config, runtime.nodes)
     with stages.stage(f"starting {_names(placement)}"):
         group = WorkerGroup.open(
-            runtime, TrainRank, placement.train, _train_args(config, placement, runtime), deadline_s=START_S
+            runtime,
+            TrainRank,
+            placement.train,
+            _train_args(config, placement, runtime),
+            deadline_s=START_S,
+            environ=rank_environ(config, os.environ),
         )
         building = [group.begin_build()]
         engine_group = WorkerGroup.open(
@@ -81,6 +89,15 @@ def start_crew(prepared: Inputs, runtime: Runtime, clock: Clock, stages: Stages,
     facts = _load(config, runtime, trainers, engines, stages, total_steps, loading)
     hybrid = Hybrid(config, trainers, engines, prepared.tokenizer, clock)
     return Crew(trainers, engines, hybrid, facts)
+
+
+def rank_environ(config: RunConfig, here: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of training ranks beside those from HERE and from the config: on GPUs, the allocator's."""
+    if config.trainer.device != "cuda":
+        return {}
+    runtime_env: dict[str, Any] = config.ray_kwargs.ray_init.get("runtime_env") or {}
+    given: dict[str, str] = runtime_env.get("env_vars") or {}
+    return allocator.environ({**here, **given})
 
 
 def _load(

@@ -5,6 +5,7 @@ Plain text from plain arithmetic: needs no GPU, no Ray, no torch.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import yaml
@@ -94,7 +95,8 @@ def _phases(run: RunFacts, gpu: Gpu) -> Iterator[str]:
     for exhibit in memory_exhibits.exhibits(facts):
         yield from ("", exhibit.title)
         yield from (f"  {line}" for line in table_lines(exhibit.columns, exhibit.rows, WIDTH - 2))
-        yield from (f"  {note}" for note in exhibit.notes)
+        for note in exhibit.notes:
+            yield from textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _states(run: RunFacts, found: MemoryProfile) -> Iterator[str]:
@@ -126,7 +128,7 @@ def _host_line(found: MemoryProfile) -> str:
     owners = sorted(phase.owners, key=lambda owner: owner.num_bytes, reverse=True)[:3]
     who = ", ".join(f"{'processes' if owner.kind == 'context' else owner_name(owner)} {size(owner.num_bytes)}"
                     for owner in owners)  # fmt: skip
-    return f"RAM of a node at the fullest, {phase.name}: about {gib(phase.num_bytes)} of {gib(found.host_bytes)} ({who})"
+    return f"RAM of a node in {phase.name}: about {gib(phase.num_bytes)} of {gib(found.host_bytes)} ({who})"
 
 
 def size(number: float) -> str:

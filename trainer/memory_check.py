@@ -11,7 +11,9 @@ from rlcheck.memory.gpus import GpuError, by_name, local_gpu, parse_memory
 from rlcheck.memory.on_cpu import predict_on_cpu, states_bytes
 from rlcheck.memory.predict import Gpu, UnknownModelError, plan_of, predict
 from rlcheck.memory.summary import gib, host_peak, owner_name
+from trainer.config.schema import RunConfig
 from trainer.errors import UserError
+from trainer.memory.as_facts import facts_of
 
 CHECK_ID = "MEM001"
 """To be waived with `--ignore`."""
@@ -65,6 +67,12 @@ def predicted(run: RunFacts, device: Gpu) -> MemoryProfile | None:
         return None
 
 
+def prediction_for(config: RunConfig) -> MemoryProfile | None:
+    """What CONFIG (resolved, its models' directories made) needs on the devices of this machine; None: not known."""
+    device = device_here(config.trainer.device)
+    return None if device is None else predicted(facts_of(config), device)
+
+
 def fullest(profile: MemoryProfile) -> Phase:
     """The phase that needs most: on the GPU, or on the host of a run without GPUs."""
     found = profile.peak or host_peak(profile)
@@ -99,7 +107,7 @@ def complaint(run: RunFacts, device: Gpu | None) -> str | None:
         return None
     return (
         f"{CHECK_ID}: {phase.name} needs {gib(phase.needed_bytes)}, but each GPU ({device.name}) has "
-        f"{gib(profile.usable_bytes)} ({_owners(phase)}): {_advice(run, device)}"
+        f"{gib(profile.usable_bytes)} ({_owners(phase)}): {_advice(run, device, profile)}"
     )
 
 
@@ -108,11 +116,13 @@ def _owners(phase: Phase) -> str:
     return ", ".join(f"{owner_name(owner)} {gib(owner.num_bytes)}" for owner in owners)
 
 
-def _advice(run: RunFacts, device: Gpu) -> str:
-    """The cheapest change that makes it fit, as overrides."""
-    best = next((change for change in changes(run, device, ram_bytes()) if change.fits), None)
+def _advice(run: RunFacts, device: Gpu, profile: MemoryProfile) -> str:
+    """The cheapest change that makes it fit, as overrides; what it moves to the host must have room there."""
+    host = host_peak(profile)
+    room = max(ram_bytes(), host.num_bytes if host is not None else 0)
+    best = next((one for one in changes(run, device, 0) if one.fits and one.host_bytes <= room), None)
     if best is None:
-        return "no change of this config makes it fit: use more or larger GPUs, or a smaller model"
+        return "no change of this config makes it fit here: use more or larger GPUs, or a smaller model"
     return f"{' '.join(best.overrides)} would fit, with {gib(best.peak_bytes)}"
 
 

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rlcheck import doctor
 from rlcheck.config import ConfigError, load_settings
+from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts, encode
+from rlcheck.preflight.chain import run_chain
+from rlcheck.preflight.links import SLOW
+from rlcheck.preflight.looks import SAMPLE_ROWS, looks
+from rlcheck.preflight.state import Request
 from rlcheck.probes.context import ProbeContext
-from rlcheck.probes.gather import gather
+from rlcheck.redact import redact_bytes
 from rlcheck.report.model import Report
 from rlcheck.report.render import render
+from rlcheck.runs.errors import ReadError
+from rlcheck.runs.read import read_run
+from rlcheck.runs.whole import as_here, gpus_for
 from trainer import memory_check
 from trainer.config.schema import RunConfig
 from trainer.errors import RunFailure, UserError
 from trainer.memory.as_facts import facts_of
+from trainer.redaction import redacted, redacted_command
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Preflight:
 
     def facts_json(self) -> bytes:
         """For `facts.json`; no node if the preflight was skipped."""
-        return encode((self.facts,) if self.facts else ())
+        return redact_bytes(encode((_without_secrets(self.facts),)), os.environ) if self.facts else encode(())
 
     def line(self) -> str:
         """For the console."""
@@ -43,7 +54,8 @@ class Preflight:
             return "skipped (--skip-checks); what is wrong with this machine now shows late, while devices are held"
         summary = self.report.summary
         waived = f", waived: {', '.join(self.ignored)}" if self.ignored else ""
-        return f"{summary.passed} checks of this machine passed, {summary.warn} warnings{waived}"
+        more = "" if not summary.warn else " (rlcheck preflight CONFIG shows them)"
+        return f"{summary.passed} checks of machine and run passed, {summary.warn} warnings{more}{waived}"
 
     def record(self) -> dict[str, Any]:
         """Findings other than passes and skips, and what was waived."""
@@ -51,8 +63,15 @@ class Preflight:
         return {
             "skipped": self.skipped,
             "ignored": list(self.ignored),
+            "links": self.report.data["preflight"] if self.report else [],
             "findings": [
-                {"id": f.id, "status": f.status, "message": f.message, "waived": f.waived is not None}
+                {
+                    "id": f.id,
+                    "status": f.status,
+                    "message": f.message,
+                    "playbook": f.playbook,
+                    "waived": f.waived is not None,
+                }
                 for f in found
                 if f.status not in ("pass", "skip")
             ],
@@ -65,12 +84,22 @@ def refuse_unknown(ignore: Sequence[str]) -> None:
     Raises:
         UserError: one is not.
     """
-    wanted = [name for name in ignore if name != memory_check.CHECK_ID]
     try:
-        for name in wanted:
+        for name in ignore:
             doctor.summon().require(name)
     except doctor.SelectionError as error:
         raise UserError(f"--ignore: {error}") from None
+
+
+def _without_secrets(facts: Facts) -> Facts:
+    """FACTS, with the values of the config as `run.json` has them."""
+    run = facts.run.value
+    if run is None:
+        return facts
+    given = {key: msgspec.structs.replace(place, text=redacted_command([place.text])[0]) if place.text else place
+             for key, place in run.given.items()}  # fmt: skip
+    values = {key: redacted(value, key) for key, value in run.values.items()}
+    return msgspec.structs.replace(facts, run=known(msgspec.structs.replace(run, values=values, given=given)))
 
 
 def memory_complaint(config: RunConfig) -> str | None:
@@ -82,13 +111,32 @@ def memory_complaint(config: RunConfig) -> str | None:
     return memory_check.complaint(facts_of(config), memory_check.device_here(config.trainer.device))
 
 
-def examine(config: RunConfig, ignore: Sequence[str], timeout_s: float) -> Preflight:
-    """Examine this machine with rlcheck, and whether the run can fit in its memory; show what fails.
+@dataclass(frozen=True)
+class Origin:
+    """What the user gave: CONFIG and its overrides, to be named in findings."""
+
+    source: str
+    overrides: tuple[str, ...] = ()
+
+
+def examine(
+    config: RunConfig,
+    origin: Origin,
+    ignore: Sequence[str],
+    timeout_s: float,
+    *,
+    full: bool = False,
+    told: Callable[[str], None] = lambda _: None,
+) -> Preflight:
+    """Go through rlcheck's chain of trust before the run; show what fails.
 
     Args:
-        config: of the run, resolved.
+        config: of the run, resolved and held against rltrain's own rules.
+        origin: from which it was read.
         ignore: check IDs that must not stop the run; see `refuse_unknown`.
         timeout_s: for all probes together.
+        full: also the links that take long: collectives, the engine, one step.
+        told: called with a line for each link, when it is done.
 
     Raises:
         UserError: the user's settings for rlcheck cannot be used.
@@ -97,32 +145,57 @@ def examine(config: RunConfig, ignore: Sequence[str], timeout_s: float) -> Prefl
     too_large = memory_complaint(config)
     if too_large and memory_check.CHECK_ID not in ignore:
         raise RunFailure(f"{too_large}; or waive it with --ignore {memory_check.CHECK_ID}")
-    started = time.perf_counter()
     clinic = doctor.summon()
     try:
-        checks = clinic.select(())
-        facts = gather(ProbeContext(python=(), deep=False), clinic.probes_for(checks), timeout_s, _silent)
-        report = doctor.examine(
-            clinic,
-            (facts,),
-            checks,
-            load_settings(Path.cwd()),
-            command="env",
-            ignore=tuple(name for name in ignore if name != memory_check.CHECK_ID),
-            started=started,
-        )
+        request = _request(config, origin, tuple(ignore), timeout_s, full)
+        found = run_chain(request, looks(clinic), clinic, _Silent(), lambda step: told(f"{step.title}: {step.line()}"))
     except (ConfigError, doctor.SelectionError) as error:
         raise UserError(f"rlcheck's settings: {error}") from None
+    report = found.report
     failed = [finding for finding in report.checks if finding.status in ("fail", "error") and finding.waived is None]
     if failed:
-        render(report, "text", sys.stdout)
+        # Tables of what is well are for `rlcheck preflight`; here the chain says how far it came.
+        render(msgspec.structs.replace(report, exhibits=report.exhibits[-1:]), "text", sys.stdout)
         names = ", ".join(sorted({finding.id for finding in failed}))
         raise RunFailure(
             f"the preflight checks found what would stop this run ({names}, above): mend it, "
             f"or waive it with {' '.join('--ignore ' + name for name in sorted({f.id for f in failed}))}"
         )
-    return Preflight(skipped=False, ignored=tuple(ignore), report=report, facts=facts)
+    return Preflight(skipped=False, ignored=tuple(ignore), report=report, facts=found.nodes[0])
 
 
-def _silent(sections: tuple[str, ...]) -> None:
-    """Probes take well under a second; nothing to say while they run."""
+def _request(config: RunConfig, origin: Origin, ignore: tuple[str, ...], timeout_s: float, full: bool) -> Request:
+    """The chain for this run: findings name places in what the user gave, memory is that of the resolved config."""
+    sized = facts_of(config)
+    left_out = {} if full else dict.fromkeys(SLOW, "--preflight full")
+    if config.trainer.device == "cuda":
+        prediction = memory_check.prediction_for(config)
+        if prediction is None or not prediction.exact:  # an estimate is worth a look, and stops no run
+            left_out["memory"] = "the sizes of this model are not known for certain"
+    try:
+        run = read_run(origin.source, origin.overrides, framework="rltrain")
+        run = as_here(msgspec.structs.replace(run, num_gpus=gpus_for(run, True)))
+    except ReadError as error:  # rltrain has read it: what the doctor makes of it then stops nothing
+        run, left_out = sized, {**left_out, **dict.fromkeys(("data", "config"), f"the doctor cannot read it: {error}")}
+    return Request(
+        run=run,
+        sized=sized,
+        source=origin.source,
+        overrides=origin.overrides,
+        context=ProbeContext(python=(), deep=False),
+        settings=load_settings(Path.cwd()),
+        ignore=ignore,
+        left_out=left_out,
+        timeout_s=None if full else timeout_s,
+        most_rows=max(SAMPLE_ROWS, 2 * config.data.train_batch_size),
+    )
+
+
+class _Silent:
+    """Without the slow links there is nothing to say while the others are looked at."""
+
+    def on(self, *what: str) -> None:
+        """Nothing."""
+
+    def on_names(self, names: tuple[str, ...]) -> None:
+        """Nothing."""

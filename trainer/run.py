@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -23,6 +23,9 @@ from trainer.errors import RunFailure, UserError
 from trainer.machine import this_machine
 from trainer.progress import screen
 from trainer.run_dir import RunDir, on_disk, read_steps
+
+if TYPE_CHECKING:  # it brings the whole doctor, which `--dry-run` does without
+    from trainer.preflight import Preflight
 
 PREFLIGHT_TIMEOUT_S = 20.0
 VALIDATION = "val/reward/mean"
@@ -39,6 +42,7 @@ class RunOptions:
     gpu: str = ""
     ignore: tuple[str, ...] = ()
     skip_checks: bool = False
+    full_preflight: bool = False
 
 
 def run_training(options: RunOptions) -> int:
@@ -113,17 +117,17 @@ def _show_plan(console: Console, loaded: Loaded, config: RunConfig, gpu: str) ->
 
 def _execute(options: RunOptions, config: RunConfig, choices: Sequence[str], console: Console) -> int:
     from trainer.cluster.ray_start import refuse_torchrun
-    from trainer.preflight import Preflight, examine
 
     refuse_torchrun()
     begin = time.monotonic()
     directory = RunDir(Path(config.trainer.default_local_dir))
     try:
-        skipped = Preflight(True, options.ignore)
-        preflight = skipped if options.skip_checks else examine(config, options.ignore, PREFLIGHT_TIMEOUT_S)
+        preflight = _preflight(options, config, console)
     except RunFailure as error:
         return _failed(str(error))
     console.print(f"preflight: {preflight.line()}", markup=False)
+    if line := _prediction(config):
+        console.print(line, markup=False)
     with directory.claimed(afresh=_starts_afresh(config, directory)) as moved:
         if moved is not None:
             console.print(f"an earlier run lay in {directory.path}; it is kept as {moved}", markup=False)
@@ -133,6 +137,30 @@ def _execute(options: RunOptions, config: RunConfig, choices: Sequence[str], con
             run_record.write_record(directory, record)
             directory.facts.write_bytes(preflight.facts_json())
         return _outcome(options, directory, console, lambda: _train(config, directory, console, begin))
+
+
+def _preflight(options: RunOptions, config: RunConfig, console: Console) -> Preflight:
+    from trainer.preflight import Origin, Preflight, examine
+
+    if options.skip_checks:
+        return Preflight(True, options.ignore)
+    full = options.full_preflight
+    return examine(
+        config,
+        Origin(options.source, options.overrides),
+        options.ignore,
+        PREFLIGHT_TIMEOUT_S,
+        full=full,
+        told=lambda line: console.print(f"preflight: {line}", markup=False) if full else None,
+    )
+
+
+def _prediction(config: RunConfig) -> str:
+    """What the GPUs will hold at the fullest; "" on a CPU, or where it is not known."""
+    from trainer.memory_check import prediction_for, prediction_line
+
+    prediction = prediction_for(config) if config.trainer.device == "cuda" else None
+    return "" if prediction is None else prediction_line(prediction)
 
 
 def _starts_afresh(config: RunConfig, directory: RunDir) -> bool:

@@ -169,7 +169,9 @@ class Session:
             members.append(
                 Validation(Evaluator(config, crew.hybrid, scorer, self.prepared.val, self.clock), self.clock)
             )
-        members.append(Memory(self.runtime, crew.trainers, crew.engines.group))
+        memory = Memory(self.runtime, crew.trainers, crew.engines.group)
+        self.clock.listen(memory.stage)
+        members.append(memory)
         if config.trainer.audit:
             members.append(Audit(crew.trainers, roles.actor, scorer, self.clock))
         members += [MetricsFile(), Samples()]

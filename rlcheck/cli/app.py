@@ -15,6 +15,7 @@ import typer
 
 from rlcheck import __version__
 from rlcheck.cli import options as opt
+from rlcheck.cli.preflight_command import preflight
 from rlcheck.errors import UserError
 
 USAGE_ERROR = 2
@@ -292,6 +293,9 @@ def rollout(
     report = ReportRequest(format, output, strict, *ids, timeout, facts, record, python, verbose, ascii_only)
     request = RolloutRequest(report, target, tuple(overrides or ()), framework, start_timeout, random_weights)
     raise typer.Exit(run_rollout(request))
+
+
+app.command()(preflight)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from dataclasses import dataclass
@@ -10,12 +11,20 @@ from datetime import datetime, timezone
 from rlcheck import __version__
 from rlcheck.cli.active import ReportRequest, judge_and_show, recorded
 from rlcheck.cli.app import UserError
-from rlcheck.facts.base import known
+from rlcheck.facts.base import Fact, known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.run import RunFacts
 from rlcheck.runs.errors import ReadError
 
 FAMILIES = ("CFG",)
+# Of these, none holds a secret: whether models may be fetched (CFG030), how torch allocates (CFG064).
+_VARIABLES = (
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ def run_config(request: ConfigRequest) -> int:
         UserError: options that cannot be used, or a config that cannot be read at all.
     """
     started = time.perf_counter()
-    nodes = _recorded(request) if request.report.facts is not None else (facts_of(read(request)),)
+    nodes = _recorded(request) if request.report.facts is not None else (facts_of(read(request), request.look),)
     return judge_and_show(request.report, nodes, FAMILIES, "config", started, alone=True)
 
 
@@ -73,11 +82,12 @@ def read(request: ConfigRequest) -> RunFacts:
         raise UserError(str(error)) from None
 
 
-def facts_of(run: RunFacts) -> Facts:
-    """A document of this machine with nothing but the run in it."""
+def facts_of(run: RunFacts, look: bool) -> Facts:
+    """A document of this machine with nothing but the run in it and, if `look`, the variables that its checks read."""
     return Facts(
         rlcheck_version=__version__,
         node=socket.gethostname(),
         collected_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         run=known(run),
+        environ=known({name: os.environ[name] for name in _VARIABLES if name in os.environ}) if look else Fact(),
     )

@@ -22,7 +22,7 @@ from rlcheck.facts.rollout import RolloutFacts
 
 FAMILIES = ("ROL",)
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
-_ADDRESS = re.compile(r"(localhost|[\w.-]+\.[\w.-]+|\[[0-9a-f:]+\]):\d{1,5}(/\S*)?", re.I)
+_ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-f:]+\]):\d{1,5}(/\S*)?", re.I)
 _GENERATE_S = 120.0
 
 

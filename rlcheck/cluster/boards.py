@@ -186,9 +186,7 @@ def open_cluster(reach: ReachFacts, python: tuple[str, ...], within_s: float = R
     return open_ray(f"{shown}:{reach.port}", nodes, python, deadline_s=within_s, silent=silent)
 
 
-def survey_ray(
-    context: ProbeContext, facts: Facts, python: tuple[str, ...], awaited: Awaited, left_s: float
-) -> Facts:
+def survey_ray(context: ProbeContext, facts: Facts, python: tuple[str, ...], awaited: Awaited, left_s: float) -> Facts:
     """`facts`, which hold the way to a head, with what every node of its cluster sees of the others.
 
     Args:

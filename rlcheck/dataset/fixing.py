@@ -38,11 +38,16 @@ class Copy:
         """Rows that are put aside."""
         return len(self.verdicts) - self.verdicts.count(0)
 
+    def why(self) -> str:
+        """How many rows are put aside for which reason."""
+        counts = Counter(self.reasons[code] for code in self.verdicts if code)
+        return ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.most_common())
+
     def line(self) -> str:
         """For the user: where, how many, why."""
-        counts = Counter(self.reasons[code] for code in self.verdicts if code)
-        why = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.most_common())
-        aside = f"{self.num_rejected} put aside ({why}) in {self.rejects}" if self.num_rejected else "none put aside"
+        aside = (
+            f"{self.num_rejected} put aside ({self.why()}) in {self.rejects}" if self.num_rejected else "none put aside"
+        )
         return f"{self.clean}: the rows of {self.source.path}, {aside}"
 
 
@@ -68,7 +73,10 @@ def copies(survey: Survey, plan: Plan, out: Path | None) -> tuple[Copy, ...]:
             )
         table = bytes(0 if reasons.get(code, "") in kept else code for code in range(256))
         clean, rejects = _names(source, out)
-        found.append(Copy(source, clean, rejects, bytes(survey.digests[number].verdicts).translate(table), reasons))
+        copy = Copy(source, clean, rejects, bytes(survey.digests[number].verdicts).translate(table), reasons)
+        if file.num_rows + copy.num_rejected and copy.num_rejected >= len(copy.verdicts) - file.num_blank:
+            raise FixError(f"nothing of {source.path} would be left ({copy.why()}): nothing is written; mend the cause")
+        found.append(copy)
     names = Counter(copy.clean for copy in found)
     twice = [name for name, count in names.items() if count > 1]
     if twice:
@@ -84,6 +92,8 @@ def _kept(facts: DatasetFacts) -> tuple[str, ...]:
 
 
 def _names(source: Source, out: Path | None) -> tuple[str, str]:
+    if out is not None and out.exists() and not out.is_dir():
+        raise FixError(f"--out {out} is no directory")
     path = Path(source.path)
     name = path.name.removesuffix(".gz")
     stem = next((name[: -len(suffix)] for suffix in _SUFFIXES if name.lower().endswith(suffix)), name)
@@ -125,7 +135,7 @@ def write(planned: Sequence[Copy], plan: Plan, python: Sequence[str]) -> None:
             if copy.num_rejected:
                 os.replace(f"{copy.rejects}.part", copy.rejects)
     except OSError as error:
-        raise FixError(f"{error.filename or 'the copy'}: {error.strerror or error}") from None
+        raise FixError(f"{error.filename or os.path.dirname(planned[0].clean)}: {error.strerror or error}") from None
     finally:
         for name in parts:
             with contextlib.suppress(OSError):
@@ -161,7 +171,8 @@ def _write_tables(tables: Sequence[Copy], plan: Plan, python: Sequence[str]) -> 
 
     def told(number: int, said: dict[str, Any]) -> None:
         if said.get("error") or said.get("lacking"):
-            failed.append(f"{tables[number].source.path}: {said.get('error') or said.get('lacking')}")
+            where = f"the copy of {tables[number].source.path} in {os.path.dirname(tables[number].clean)}"
+            failed.append(f"{where}: {said.get('error') or said.get('lacking')}")
 
     tasks = [
         {

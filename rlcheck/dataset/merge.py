@@ -30,6 +30,7 @@ class FileState:
     num_bytes: int = 0
     problem: str = ""
     lacking: str = ""
+    same_as: str = ""
     columns: dict[str, dict[str, list[int]]] = field(default_factory=dict[str, dict[str, list[int]]])
 
     keys: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
@@ -53,6 +54,7 @@ class FileState:
             num_blank=self.num_blank,
             num_crlf=self.num_crlf,
             problem=self.problem,
+            same_as=self.same_as,
             lacking=self.lacking,
             columns=tuple(self._column(name, kinds) for name, kinds in self.columns.items()),
         )

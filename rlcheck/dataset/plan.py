@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import gzip
 import json
 import os
+import stat
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +22,10 @@ from rlcheck.facts.dataset import Asked
 from rlcheck.facts.run import ModelFacts, RunFacts, TokenizerFacts
 from rlcheck.runs.fields import key_of
 
-PROMPT_KEYS = ("prompt", "messages", "conversations", "question", "problem", "query", "instruction", "input", "text")
+PROMPT_KEYS = ("prompt", "messages", "context_messages", "conversations", "question", "problem", "query", "instruction",
+               "input", "text")  # fmt: skip
 """Tried in this order where no config names the column."""
-SOURCE_KEYS = ("data_source", "source", "dataset")
+SOURCE_KEYS = ("data_source", "datasource", "source", "dataset")
 TRUTH_KEYS = ("ground_truth", "answer", "solution", "target", "label")
 _SUFFIXES = {".jsonl": "lines", ".ndjson": "lines", ".json": "lines", ".parquet": "parquet", ".arrow": "arrow"}
 _KEYS = ("data.prompt_key", "data.source_key", "data.max_prompt_length", "data.train_batch_size",
@@ -110,10 +115,36 @@ def _sources(wanted: Wanted, run: RunFacts | None) -> Iterable[Source]:
     for split, names in (("train", train), ("val", val)):
         for name in names:
             path = os.path.abspath(os.path.expanduser(os.path.expandvars(name)))
-            if not os.path.exists(path):
-                where = "" if path == name else f" (looked for {path})"
-                raise PlanError(f"data file {name} does not exist{where}; check the path")
-            yield Source(path, split, format_of(path))
+            for found in _within(path) if name in (*wanted.files, *wanted.val_files) else (path,):
+                _refuse_other_kinds(name, found)
+                yield Source(found, split, format_of(found))
+
+
+def _within(path: str) -> Sequence[str]:
+    """PATH; or the files of data in it, where it is a directory of such files; or those that it is a pattern of."""
+    if os.path.isdir(path):
+        names = sorted(os.listdir(path))
+        saved = any(name in ("state.json", "dataset_dict.json") or name.endswith(".arrow") for name in names)
+        files = [os.path.join(path, name) for name in names if name.lower().endswith((*_SUFFIXES, ".gz"))]
+        return [path] if saved or not files else files
+    return [path] if os.path.lexists(path) else sorted(glob.glob(path, recursive=True)) or [path]
+
+
+def _refuse_other_kinds(name: str, path: str) -> None:
+    """What is no file and no directory: each is read more than once, and from the middle.
+
+    Raises:
+        PlanError: it is not there, or a pipe, a device, a socket.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        where = "" if path == name else f" (looked for {path})"
+        said = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be used: {error.strerror}"
+        hint = "; write what comes from standard input to a file first" if name == "-" else "; check the path"
+        raise PlanError(f"data file {name} {said}{where}{hint}") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise PlanError(f"{name} is no file but a pipe or a device; write what comes from it to a file first")
 
 
 def format_of(path: str) -> str:
@@ -126,8 +157,11 @@ def format_of(path: str) -> str:
     known = next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), "")
     if known not in ("", "lines"):
         return known
-    with open(path, "rb") as file:
-        head = file.read(4096)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except OSError:  # said where it is read
+        return "lines"
     if head.startswith(b"PAR1"):
         return "parquet"
     return "array" if name.endswith(".json") and head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[") else "lines"
@@ -174,12 +208,12 @@ def _tokenizer(wanted: Wanted, run: RunFacts | None) -> str:
 def peek(source: Source) -> tuple[tuple[str, ...], float]:
     """Columns of the first rows of a file of lines, and the mean length of its lines in bytes."""
     names: dict[str, None] = {}
-    try:
+    head = b""
+    with contextlib.suppress(OSError, EOFError, zlib.error):  # what came before the end of a cut file is enough
         opener = gzip.open if source.format == "gz" else open
         with opener(source.path, "rb") as file:
-            head = file.read(_PEEK_BYTES)
-    except (OSError, EOFError):
-        return (), 0.0
+            while len(head) < _PEEK_BYTES and (more := file.read1(_PEEK_BYTES - len(head))):
+                head += more
     lines = head.splitlines()[:-1] if len(head) == _PEEK_BYTES else head.splitlines()
     for line in lines[:_PEEK_LINES]:
         try:
@@ -192,7 +226,8 @@ def peek(source: Source) -> tuple[tuple[str, ...], float]:
 
 
 def guess(asked: Asked, columns: Sequence[str]) -> Asked:
-    """ASKED with the keys that no config named, taken from what COLUMNS are called."""
+    """ASKED with the keys that no config named, taken from what COLUMNS are called; and with what looks like those
+    that a config named and no file has."""
     found: dict[str, str] = {}
     if not asked.prompt_key:
         found["prompt_key"] = next((key for key in PROMPT_KEYS if key in columns), "")
@@ -201,4 +236,7 @@ def guess(asked: Asked, columns: Sequence[str]) -> Asked:
         known = "reward_model" in columns or "ground_truth" in columns
         found["truth_key"] = "" if known else next((key for key in TRUTH_KEYS if key in columns), "")
     guessed = tuple(f"{name.partition('_')[0]}: {key}" for name, key in found.items() if key)
-    return msgspec.structs.replace(asked, guessed=guessed, **found)
+    usual = {"prompt_key": PROMPT_KEYS, "source_key": SOURCE_KEYS}
+    wrong = [name for name in usual if name not in found and getattr(asked, name) not in ("", *columns)]
+    likely = {name: next((key for key in usual[name] if key in columns), "") for name in wrong}
+    return msgspec.structs.replace(asked, guessed=guessed, likely={k: v for k, v in likely.items() if v}, **found)

@@ -43,8 +43,17 @@ class Survey:
     reasons: tuple[str, ...]
 
 
-def survey(plan: Plan, python: Sequence[str], progress: Progress, silence_s: float = SILENCE_S) -> Survey:
-    """Read everything.
+def survey(
+    plan: Plan, python: Sequence[str], progress: Progress, silence_s: float = SILENCE_S, *, most_rows: int = 0
+) -> Survey:
+    """Read everything, or the first rows.
+
+    Args:
+        plan: what is read.
+        python: command line of the interpreter that reads; empty for the doctor's own.
+        progress: told what is done.
+        silence_s: longest time between two answers about one slice.
+        most_rows: of each file, about so many and no more; 0: all.
 
     Raises:
         WorkersFailed: no process can be started that reads.
@@ -52,7 +61,7 @@ def survey(plan: Plan, python: Sequence[str], progress: Progress, silence_s: flo
     files = [FileState(source, Digests(source.split)) for source in plan.sources]
     total = Sum(plan.options["first"], files)
     columns, num_rows = _look(files)
-    is_small = sum(file.num_bytes for file in files) < _FEW_BYTES
+    is_small = most_rows > 0 or sum(file.num_bytes for file in files) < _FEW_BYTES
     num_workers = 1 if is_small else min(_MAX_WORKERS, len(os.sched_getaffinity(0)))
     has_tables = any(file.source.format not in LINE_FORMATS for file in files)
     progress(f"starting {num_workers} worker{'s' if num_workers > 1 else ''}")
@@ -63,10 +72,13 @@ def survey(plan: Plan, python: Sequence[str], progress: Progress, silence_s: flo
             num_rows += found["num_rows"]
         asked = guess(plan.asked, columns)
         keys = {"prompt_key": asked.prompt_key, "source_key": asked.source_key, "truth_key": asked.truth_key,
-                "sample_share": min(1.0, SAMPLE_ROWS / max(1, num_rows))}  # fmt: skip
-        tasks = list(_tasks(files, tables, keys))
+                "sample_share": min(1.0, SAMPLE_ROWS / max(1, num_rows)), "most_rows": most_rows}  # fmt: skip
+        tasks = list(_tasks(files, tables, keys, most_rows))
         _read(tasks, workers, total, progress)
         hello = workers.hello
+    for file in files:
+        if not file.problem and size_of(file.source.path) != file.num_bytes:
+            file.problem = "its size changed while it was read: something still writes it"
     progress("duplicates")
     _twins(total)
     lengths = _lengths(plan, asked, total, hello.get("lengths", {}))
@@ -77,6 +89,7 @@ def survey(plan: Plan, python: Sequence[str], progress: Progress, silence_s: flo
         counts=total.counts,
         sources=total.sources,
         lengths=lengths,
+        most_rows=most_rows,
     )
     return Survey(facts, tuple(file.digests for file in files), tuple(hello.get("reasons", ())))
 
@@ -85,8 +98,12 @@ def _look(files: list[FileState]) -> tuple[list[str], int]:
     """Columns and estimated number of rows of the files of lines; notes the size of every file."""
     columns: list[str] = []
     num_rows = 0
+    first: dict[str, str] = {}
     for file in files:
         file.num_bytes = size_of(file.source.path)
+        real = os.path.realpath(file.source.path)
+        file.same_as = first.get(real, "")
+        first.setdefault(real, file.source.path)
         if file.source.format in LINE_FORMATS:
             names, mean_bytes = peek(file.source)
             columns += names
@@ -121,16 +138,19 @@ def _described(files: list[FileState], workers: Workers) -> dict[int, dict[str, 
     return found
 
 
-def _tasks(files: list[FileState], tables: dict[int, dict[str, Any]], keys: dict[str, Any]) -> Iterator[Task]:
+def _tasks(
+    files: list[FileState], tables: dict[int, dict[str, Any]], keys: dict[str, Any], most_rows: int
+) -> Iterator[Task]:
     """Slices of all files, in order; what is packed or an array can only be read from its start."""
     for number, file in enumerate(files):
         kind = file.source.format
         size, step = file.num_bytes, SLICE_BYTES
         if kind not in LINE_FORMATS:
             size, step = tables.get(number, {}).get("num_rows", 0), SLICE_ROWS
+            size = min(size, most_rows or size)
         if kind in ("gz", "array"):
             step = max(1, size)
-        for start in range(0, size, step):
+        for start in range(0, min(size, step) if most_rows else size, step):  # one slice holds so many rows
             end = min(size, start + step)
             message = {"do": "read", "path": file.source.path, "kind": kind, "start": start, "end": end, **keys}
             yield Task(number, message)

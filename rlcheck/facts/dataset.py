@@ -56,6 +56,8 @@ class DataFile(Struct, frozen=True):
     num_crlf: int = 0
     problem: str = ""
     """Why it could not be read, or not to its end."""
+    same_as: str = ""
+    """An earlier file of the list that is this one: the same path, or another name of it."""
     lacking: str = ""
     """The library that reading it needs and that the examined Python does not have."""
     columns: tuple[Column, ...] = ()
@@ -94,6 +96,8 @@ class Asked(Struct, frozen=True):
     source_key: str = ""
     truth_key: str = ""
     guessed: tuple[str, ...] = ()
+    likely: dict[str, str] = {}
+    """For `prompt_key` and `source_key` that no file has: a column that looks like it."""
     keys: dict[str, str] = {}
     """The framework's own keys for prompt_key, source_key, max_prompt_length, train_batch_size, function_path, …"""
     max_prompt_length: int = 0
@@ -118,6 +122,8 @@ class DatasetFacts(Struct, frozen=True):
     sources: dict[str, dict[str, int]] = {}
     """By split: rows of each source."""
     lengths: PromptLengths = PromptLengths()
+    most_rows: int = 0
+    """Rows of each file that were read at most; 0: all. What is then said of a file is said of those."""
 
     def trouble(self, kind: str) -> Trouble:
         """What is known of KIND; a count of 0 where there is none."""

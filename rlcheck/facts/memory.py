@@ -77,7 +77,7 @@ class Limits(Struct, frozen=True):
     kv_tokens: int = -1
     """Tokens that the KV cache holds with the configured utilization."""
     concurrent_sequences: int = -1
-    """Sequences of full length that it holds at a time."""
+    """Sequences of prompt and response at full length that it holds at a time; 0: the engine would not start."""
 
 
 class MemoryProfile(Struct, frozen=True):

@@ -17,7 +17,8 @@ class Failure(Struct, frozen=True):
 
     `stage`: what was being done. `kind` of an engine: user (a config that it refuses), crash, died, timeout, missing
     (not installed there), unsupported (this doctor cannot start it); of a server: name, address, silent, tls, plain
-    (TLS spoken to a server without it), redirect, key, foreign (no LLM server), refused (an HTTP error).
+    (TLS spoken to a server without it), redirect, key, busy (too many requests, or not ready), foreign (no LLM server),
+    refused (an HTTP error).
     `line`: what was said, in one line; `root`: the error that was raised first, where `line` is only its consequence;
     `known`: the playbook that recognises either. `tail`: the last lines that were printed.
     """

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 from rlcheck.facts.memory import Change, MemoryProfile
 from rlcheck.facts.run import RunFacts
-from rlcheck.memory.cost import rank, slowdown
-from rlcheck.memory.ladders import Step, ladders
+from rlcheck.memory.cost import RARE, rank, slowdown
+from rlcheck.memory.ladders import Step, ladders, typed
 from rlcheck.memory.predict import Gpu
 from rlcheck.memory.summary import excess_bytes, fits, host_peak
 from rlcheck.memory.whatif import predicted, with_settings
-from rlcheck.runs import fields
 
 _MAX_SINGLES = 6
 _HELPS = 0.002
@@ -39,16 +38,27 @@ def changes(run: RunFacts, gpu: Gpu, host_bytes: int) -> tuple[Change, ...]:
     enough = [pair for pair in found if fits(pair[1])]
     if enough:
         enough.sort(key=lambda pair: rank(run, now, [pair[0]]))
-        return tuple(_change(run, [step], now, then) for step, then in enough[:_MAX_SINGLES])
+        singles = [_change(run, [step], now, then) for step, then in enough[:_MAX_SINGLES]]
+        if enough[0][0].kind not in RARE:
+            return tuple(singles)
+        # More machines would do: say whether these can hold it as well.
+        here = _together(run, judge, [ladder for ladder in families if ladder[0].kind not in RARE], now)
+        return (*([here] if here is not None and here.fits else []), *singles)
+    found = [pair for pair in found if _peak(pair[1]) < _peak(now)]
     found.sort(key=lambda pair: excess_bytes(pair[1]))
     singles = [_change(run, [step], now, then) for step, then in found[:_MAX_SINGLES]]
     together = _together(run, judge, families, now)
     return (*([together] if together is not None else []), *singles)
 
 
+def _peak(memory: MemoryProfile) -> int:
+    return memory.peak.num_bytes if memory.peak is not None else 0
+
+
 def applied(run: RunFacts, steps: Sequence[Step]) -> RunFacts:
-    """The run with the settings of all steps."""
-    return with_settings(run, {path: value for step in steps for path, value in step.settings})
+    """The run with the settings of all steps, and with what they imply where no step says otherwise."""
+    implied = {path: value for step in steps for path, value in step.implied}
+    return with_settings(run, implied | {path: value for step in steps for path, value in step.settings})
 
 
 def _with_a_cache(judge: _Judge, ladder: Sequence[Step]) -> Sequence[Step]:
@@ -105,9 +115,9 @@ def _change(run: RunFacts, steps: Sequence[Step], now: MemoryProfile, then: Memo
     return Change(
         title=" + ".join(step.title for step in steps),
         overrides=tuple(
-            dict.fromkeys(fields.override(run, path, value) for step in steps for path, value in step.settings)
+            dict.fromkeys(word for step in steps for path, value in step.settings for word in typed(run, path, value))
         ),
-        peak_bytes=then.peak.num_bytes if then.peak is not None else 0,
+        peak_bytes=_peak(then),
         fits=fits(then),
         slowdown=round(slowdown(run, now, steps), 3),
         host_bytes=host.num_bytes if host is not None else 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlcheck.facts.base import why_missing
 from rlcheck.facts.memory import MemoryProfile
-from rlcheck.facts.run import RunFacts
+from rlcheck.facts.run import RunFacts, RunSpec
 from rlcheck.memory.gpus import by_name, parse_memory
 from rlcheck.memory.predict import Gpu, UnknownModelError
 from rlcheck.memory.profile import profile
@@ -12,7 +12,8 @@ from rlcheck.runs import fields
 
 _LEAST_ONE = (
     "nodes", "gpus_per_node", "data.max_prompt_length", "data.max_response_length", "data.train_batch_size",
-    "rollout.n", "rollout.tensor_parallel", "actor.micro_batch_size", "actor.infer_micro_batch_size",
+    "rollout.n", "rollout.tensor_parallel", "rollout.max_seqs", "rollout.max_batched_tokens", "rollout.max_model_len",
+    "actor.micro_batch_size", "actor.infer_micro_batch_size",
     "actor.max_tokens", "actor.sharding.sequence_parallel", "critic.micro_batch_size", "critic.max_tokens",
 )  # fmt: skip
 """Numbers that mean nothing below 1."""
@@ -49,10 +50,8 @@ def why_no_sizes(run: RunFacts) -> str:
         return ""
     path = run.spec.actor.model.path or "(none is named)"
     why = f": {reason.reason}" if reason is not None else ""
-    return (
-        f"{run.source}: the sizes of the actor's model {path} are not known{why}; "
-        "give its config.json with --model-shape FILE"
-    )
+    how = "" if "--model-shape" in why else "; give its config.json with --model-shape FILE"
+    return f"{run.source}: the sizes of the actor's model {path} are not known{why}{how}"
 
 
 def profile_of(run: RunFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
@@ -70,10 +69,23 @@ def profile_of(run: RunFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
     share = run.spec.rollout.memory_utilization
     if not 0 < share <= 1:
         raise AskedError(_beyond(run, "rollout.memory_utilization", share, "it is a share of the GPU, from 0 to 1"))
+    rank = run.spec.actor.model.lora_rank
+    if rank < 0:
+        raise AskedError(_beyond(run, "actor.model.lora_rank", rank, "it must be at least 0"))
+    gpus, size = _engine_gpus(run.spec), run.spec.rollout.tensor_parallel
+    if size > gpus:
+        why = f"it must be at most {gpus}, the GPUs that there are for the engine"
+        raise AskedError(_beyond(run, "rollout.tensor_parallel", size, why))
     try:
         return profile(run, gpu, host_bytes)
     except UnknownModelError as error:
         raise AskedError(f"{run.source}: {error}") from None
+
+
+def _engine_gpus(spec: RunSpec) -> int:
+    if spec.colocated:
+        return spec.nodes * spec.gpus_per_node
+    return max(spec.rollout_nodes or spec.nodes, 1) * max(spec.rollout_gpus_per_node, 1)
 
 
 def _beyond(run: RunFacts, field: str, value: float, why: str) -> str:

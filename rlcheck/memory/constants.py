@@ -21,6 +21,8 @@ class Constants(Struct, frozen=True):
     driver_bytes: int
     """Of each GPU, that the driver keeps: what NVML calls total is more than what CUDA offers."""
     context_bytes: int
+    loading_context_bytes: int
+    """Of a training rank before its first collective."""
     context_per_peer_bytes: int
     workspace_bytes: int
     slack_per_root: float

@@ -12,7 +12,7 @@ from rlcheck.facts.memory import MemoryProfile
 from rlcheck.facts.run import RunFacts
 
 _DATA = Path(__file__).resolve().parent.parent / "data" / "slowdowns.json"
-_RARE = {"more_gpus": 1.0, "lora": 2.0}
+RARE = {"more_gpus": 1.0, "lora": 2.0}
 """What is not asked of somebody lightly stands behind everything that only costs time."""
 _WAYS = 2
 """States that are moved go to the host and come back, once a step."""
@@ -59,7 +59,7 @@ def slowdown(run: RunFacts, memory: MemoryProfile, steps: Sequence[Priced]) -> f
 
 def rank(run: RunFacts, memory: MemoryProfile, steps: Sequence[Priced]) -> float:
     """`slowdown`, with what needs more machines or trains something else at the end."""
-    return slowdown(run, memory, steps) + sum(1 + _RARE[step.kind] for step in steps if step.kind in _RARE)
+    return slowdown(run, memory, steps) + sum(1 + RARE[step.kind] for step in steps if step.kind in RARE)
 
 
 def _transfer(run: RunFacts, memory: MemoryProfile, step: Priced) -> float:

@@ -20,13 +20,23 @@ _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 0.1, 0.9, 0.05
 class Step:
     """One change: spec fields with their new values, and the kind whose price is in `data/slowdowns.json`.
 
-    `times`: how often the price is paid (halvings).
+    `times`: how often the price is paid (halvings). `implied`: what the framework sets with it, untyped.
     """
 
     title: str
     kind: str
     settings: tuple[tuple[str, Any], ...]
     times: int = 1
+    implied: tuple[tuple[str, Any], ...] = ()
+
+
+_FOLLOWERS = {
+    "actor.dynamic_batch": ("actor.infer_dynamic_batch", "ref.infer_dynamic_batch", "critic.dynamic_batch",
+                            "critic.infer_dynamic_batch"),
+    "actor.max_tokens": ("actor.infer_max_tokens", "ref.infer_max_tokens"),
+    "critic.max_tokens": ("critic.infer_max_tokens",),
+}  # fmt: skip
+"""Fields whose keys take the first one's value by an interpolation in verl's rollout.yaml, ref.yaml and critic.yaml."""
 
 
 def ladders(run: RunFacts) -> list[list[Step]]:
@@ -39,7 +49,7 @@ def ladders(run: RunFacts) -> list[list[Step]]:
     found += [list(_smaller_passes(role, spec)) for role in judges]
     found += [list(_switches(role)) for role in judges]
     found += [[step] for role in roles for step in _training(role)]
-    found += [list(_engine(spec)), list(_larger_engine(spec)), list(_sleep(spec))]
+    found += [list(_shorter(spec)), list(_engine(spec)), list(_larger_engine(spec)), list(_sleep(spec))]
     found += [[step] for role in judges for step in _offloads(role)]
     heads = _heads(run)
     found += [list(_sequence_parallel(spec, heads)), list(_engine_parallel(spec, heads)), list(_more_gpus(spec))]
@@ -51,12 +61,31 @@ def ladders(run: RunFacts) -> list[list[Step]]:
 
 
 def _whole(run: RunFacts, step: Step) -> Step:
-    """The step with all that its keys set: one key of a framework may stand for a field of several roles."""
+    """The step with all that its keys set: one key may stand for a field of several roles, or be another's default."""
     settings = dict(step.settings)
     for path, value in step.settings:
         key = fields.key_of(run, path)
         settings |= {other: value for other in _fields_of_roles(run) if fields.key_of(run, other) == key}
-    return replace(step, settings=tuple(settings.items()))
+    implied: dict[str, Any] = {}
+    for path, value in settings.items() if run.framework == "verl" else ():
+        there = (other for other in _FOLLOWERS.get(path, ()) if fields.actual(run, other.partition(".")[0]) is not None)
+        implied |= {other: value for other in there if fields.key_of(run, other) not in run.given}
+    return replace(step, settings=tuple(settings.items()), implied=tuple(implied.items()))
+
+
+def typed(run: RunFacts, path: str, value: Any) -> tuple[str, ...]:
+    """What one types to set the field at PATH. Megatron's checkpointing takes three keys of its own."""
+    role, _, rest = path.partition(".")
+    if run.spec.actor.sharding.strategy == "megatron" and rest == "model.gradient_checkpointing":
+        above = fields.key_of(run, f"{role}.sharding.tensor_parallel").rpartition(".")[0]
+        wanted = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+        return tuple(
+            fields.override(run, f"{above}.override_transformer_config.{name}", wanted[name]) for name in wanted
+        )
+    key = fields.key_of(run, path)
+    if run.spec.actor.sharding.strategy == "megatron" and rest == "model.lora_rank":
+        return (fields.override(run, key.replace("lora_rank", "lora.rank"), value),)
+    return (fields.override(run, path, value),)
 
 
 def _fields_of_roles(run: RunFacts) -> list[str]:
@@ -139,6 +168,14 @@ def _engine(spec: RunSpec) -> Iterator[Step]:
         value = round(share - n * _SHARE_STEP, 2)
         yield Step(f"engine's share of the GPU {value:g}", "less_cache", (("rollout.memory_utilization", value),),
                    times=max(1, round(share / value) - 1))  # fmt: skip
+
+
+def _shorter(spec: RunSpec) -> Iterator[Step]:
+    """The engine's greatest length as the run needs it: one sequence of that length must fit into its cache."""
+    longest = spec.rollout.max_model_len
+    if longest is not None and longest > _longest(spec):
+        yield Step(f"engine for {_longest(spec)} tokens at most", "shorter_context",
+                   (("rollout.max_model_len", _longest(spec)),))  # fmt: skip
 
 
 def _larger_engine(spec: RunSpec) -> Iterator[Step]:

@@ -138,7 +138,8 @@ def _train_phases(plan: Plan) -> list[Phase]:
     base = _base(plan)
     # No optimizer has its state before the first step.
     loaded = [owner for owner in _idle(plan, None) if owner.kind != "optimizer"]
-    found = [Phase(name="load", owners=(*loaded, *base))]
+    early = Owner(kind="context", num_bytes=CONSTANTS.loading_context_bytes)
+    found = [Phase(name="load", owners=(*loaded, early, *base[1:]))]
     for role in plan.roles:
         found.append(_read(plan, role, base))
     for name in ("critic", "actor"):

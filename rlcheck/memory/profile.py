@@ -9,6 +9,7 @@ from rlcheck.facts.run import RunFacts
 from rlcheck.memory.advice import changes
 from rlcheck.memory.limits import limits
 from rlcheck.memory.predict import Gpu, predict
+from rlcheck.memory.whatif import settled
 
 
 def profile(run: RunFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
@@ -19,5 +20,5 @@ def profile(run: RunFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
         gpu: kind of all GPUs.
         host_bytes: RAM of a node, 0 where it is not known.
     """
-    now = predict(run, gpu, host_bytes)
+    now = settled(predict(run, gpu, host_bytes))
     return msgspec.structs.replace(now, limits=limits(run, gpu, host_bytes), changes=changes(run, gpu, host_bytes))

@@ -103,6 +103,8 @@ def adapter_parameters(spec: RoleSpec, shape: Shape) -> int:
     wanted = (model.target_modules,) if isinstance(model.target_modules, str) else model.target_modules
     everything = bool({"all-linear", "all"} & set(wanted))
     chosen = [(a, b) for name, a, b in shape.linear_widths if everything or name in wanted]
+    # A pattern, or names of another library (Megatron): as all of them.
+    chosen = chosen or [(a, b) for _, a, b in shape.linear_widths]
     return shape.layers * model.lora_rank * sum(a + b for a, b in chosen)
 
 

@@ -54,7 +54,7 @@ class Shape:
     final_parameters: int
     kv_per_token: int
     linear_widths: tuple[tuple[str, int, int], ...]
-    """Of a layer: name, inputs, outputs; what LoRA may attach to. Routed experts lie in fused tensors, not among them."""
+    """Of a layer: name, inputs, outputs; what LoRA may attach to. Routed experts are fused tensors, not among them."""
     head_norms: bool = False
     experts: Experts | None = None
     max_positions: int = 0

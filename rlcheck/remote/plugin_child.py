@@ -134,12 +134,16 @@ def find(name: str) -> Callable[..., Any] | None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What was raised first: libraries wrap it into one that only says that they failed."""
+    """What was raised first: libraries wrap it into one that only says that they failed.
+
+    Not a failed look into a table (KeyError: 'qwen9') of which somebody made a sentence.
+    """
     import traceback
 
     for _ in range(20):
         deeper = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if deeper is None:
+        is_told = isinstance(deeper, LookupError) and isinstance(error, (ValueError, TypeError, OSError, ImportError))
+        if deeper is None or is_told:
             break
         error = deeper
     return " ".join("".join(traceback.format_exception_only(type(error), error)).split())[:600]

@@ -21,6 +21,8 @@ def headline(facts: Facts) -> str:
     parts = [f"{_count(section.num_rows('train'))} rows in {_files(section, 'train')}"]
     if any(file.split == "val" for file in section.files):
         parts.append(f"validation {_count(section.num_rows('val'))} rows")
+    if section.most_rows:
+        parts.append(f"no more than the first {_count(section.most_rows)} of a file were read")
     if section.asked.prompt_key:
         parts.append(f"prompts in {section.asked.prompt_key}")
     return ", ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlcheck.facts.document import Facts
-from rlcheck.facts.memory import MeasuredPhase, MemoryProfile, Phase
+from rlcheck.facts.memory import MeasuredPhase, MemoryProfile, Owner, Phase
 from rlcheck.facts.run import RunFacts
 from rlcheck.memory.summary import KINDS, by_kind, compared, fits, gib, host_peak, owner_name
 from rlcheck.report.memory_bars import TITLES, bars, legend
@@ -15,7 +15,7 @@ _GIB = 1 << 30
 _SHORT = {
     "weights": "param", "gradients": "grad", "optimizer": "optim", "activations": "activ", "logits": "logit",
     "unsharded": "layer", "buffers": "buf", "kv_cache": "KV", "graphs": "graph", "engine": "eng", "context": "ctx",
-    "fragments": "fragments", "slack": "slack",
+    "fragments": "frag", "slack": "slack",
 }  # fmt: skip
 _MAX_KINDS = 8
 """Columns of kinds that fit into 80 characters beside the phase and its sum."""
@@ -177,6 +177,9 @@ def _limit(value: int) -> str:
     return str(value) if value else "none fits"
 
 
+_MEASURABLE = {"weights": "state", "gradients": "state", "optimizer": "state", "context": "contexts"}
+
+
 def _measured(memory: MemoryProfile) -> tuple[Exhibit, ...]:
     if not memory.measured:
         return ()
@@ -193,16 +196,23 @@ def _measured(memory: MemoryProfile) -> tuple[Exhibit, ...]:
 
 
 def _missed(phase: Phase, one: MeasuredPhase) -> str:
-    """The owner whose prediction is farthest off, if owners were measured."""
+    """What the prediction is farthest off in, if owners were measured."""
     if not one.owners:
         return ""
+    predicted, found = _measurable(phase.owners), _measurable(one.owners)
+    gaps = {what: predicted.get(what, 0) - found[what] for what in found}
+    what = max(gaps, key=lambda name: abs(gaps[name]))
+    return f"{what} {gaps[what] / _GIB:+.1f}" if abs(gaps[what]) >= _SEEN_BYTES else ""
+
+
+def _measurable(owners: Sequence[Owner]) -> dict[str, int]:
+    """Bytes by what can be told apart on a device: state, what passes hold, the engine, contexts; no slack."""
     found: dict[str, int] = {}
-    for owner in one.owners:
-        found[owner.kind] = found.get(owner.kind, 0) + owner.num_bytes
-    predicted = by_kind(phase)
-    gaps = {kind: predicted.get(kind, 0) - found[kind] for kind in found}
-    kind = max(gaps, key=lambda name: abs(gaps[name]))
-    return f"{TITLES.get(kind, kind)} {gaps[kind] / _GIB:+.1f}" if abs(gaps[kind]) >= _SEEN_BYTES else ""
+    for owner in owners:
+        if owner.kind != "slack":
+            what = "engine" if owner.role == "rollout" else _MEASURABLE.get(owner.kind, "passes")
+            found[what] = found.get(what, 0) + owner.num_bytes
+    return found
 
 
 def _changes(memory: MemoryProfile) -> tuple[Exhibit, ...]:

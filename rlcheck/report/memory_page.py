@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from rlcheck.facts.document import Facts
@@ -17,10 +18,11 @@ _GIB = 1 << 30
 _WIDTH, _ROW, _BAR = 760, 30, 20
 _LEFT, _RIGHT, _TOP = 130, 70, 24
 _LEGEND_COLUMNS = 4
+_NUMBER = re.compile(r"(x )?[-+]?[\d.,]*")
 _MORE_STYLE = """
 .limit { stroke: var(--c6); stroke-width: 2; stroke-dasharray: 5 4; } .part { stroke: var(--paper); }
 .measured { fill: var(--ink); } pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px; }
-td.words { text-align: left; }
+.words { text-align: left; } .size { paint-order: stroke; stroke: var(--paper); stroke-width: 4; }
 """
 
 
@@ -57,6 +59,10 @@ def _chart(memory: MemoryProfile) -> str:
         x, y = _LEFT + one.peak_bytes * scale, _TOP + _ROW * rows[phase.name] + _BAR / 2
         hint = f"<title>measured {gib(one.peak_bytes)}: predicted {error:+.1%}</title>"
         body.append(f'<path class="measured" d="M{x:.1f} {y - 6:.1f}l5 6l-5 6l-5 -6z">{hint}</path>')
+    # Above the dashed line, so that no number is struck through.
+    for row, phase in enumerate(phases):
+        x, y = _LEFT + phase.num_bytes * scale + 6, _TOP + _ROW * row + 15
+        body.append(f'<text class="size" x="{x:.1f}" y="{y}">{gib(phase.num_bytes)}</text>')
     body += _legend(kinds, end + 26)
     title = f"<title>{escape(title_of(memory))}</title>"
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{title}\n' + "\n".join(body) + "\n</svg>"
@@ -71,7 +77,7 @@ def _row(phase: Phase, row: int, scale: float) -> list[str]:
         parts.append(f'<rect class="part" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" '
                      f'style="fill: {COLOURS.get(kind, OTHER_COLOUR)}">{hint}</rect>')  # fmt: skip
         x += width
-    return [*parts, f'<text x="{x + 6:.1f}" y="{y + 15}">{gib(phase.num_bytes)}</text>']
+    return parts
 
 
 def _legend(kinds: list[str], y: float) -> list[str]:
@@ -86,7 +92,8 @@ def _legend(kinds: list[str], y: float) -> list[str]:
 
 
 def _table(exhibit: Exhibit) -> str:
-    head = "".join(f"<th>{escape(title)}</th>" for title in exhibit.columns)
+    cells = zip(exhibit.columns, exhibit.rows[0] if exhibit.rows else exhibit.columns, strict=True)
+    head = "".join(f"<th{_class(cell)}>{escape(title)}</th>" for title, cell in cells)
     rows = [f"<tr><th>{escape(row[0])}</th>{''.join(_cell(cell) for cell in row[1:])}</tr>" for row in exhibit.rows]
     table = f"<div><table>\n<tr>{head}</tr>\n" + "\n".join(rows) + "\n</table></div>" if rows else ""
     notes = "".join(f"<pre>{escape(note)}</pre>" for note in exhibit.notes)
@@ -94,4 +101,9 @@ def _table(exhibit: Exhibit) -> str:
 
 
 def _cell(text: str) -> str:
-    return f'<td class="words">{escape(text)}</td>' if text[:1].isalpha() else f"<td>{escape(text)}</td>"
+    return f"<td{_class(text)}>{escape(text)}</td>"
+
+
+def _class(text: str) -> str:
+    """Words stand at the left, numbers at the right."""
+    return "" if _NUMBER.fullmatch(text) else ' class="words"'

@@ -16,7 +16,7 @@ from rlcheck.report.memory_bars import TITLES
 COLOURS = {
     "weights": "#4477aa", "gradients": "#66ccee", "optimizer": "#228833", "activations": "#ccbb44",
     "logits": "#ee6677", "unsharded": "#aa3377", "buffers": "#bbbbbb", "kv_cache": "#ee8866", "graphs": "#ffaabb",
-    "engine": "#99ddff", "context": "#777777", "fragments": "#aaaaaa", "slack": "#dddddd",
+    "engine": "#99ddff", "context": "#777777", "fragments": "#cc99bb", "slack": "#dddddd",
 }  # fmt: skip
 """Paul Tol's bright and light schemes (https://sronpersonalpages.nl/~pault/), told apart by colour-blind readers."""
 OTHER_COLOUR = "#44bb99"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -81,6 +82,8 @@ def examine_engine(
             stage_timeout_s=lambda stage: start_s if stage == "engine start" else stage_s,
             total_timeout_s=start_s + 8 * stage_s,
             on_stage=lambda stage, done, total: on_stage(stage),
+            # Engines that die leave their sockets and files there.
+            environ=os.environ | {"TMPDIR": str(directory)},
         )
     except ProbeFailed as error:
         return _failed(target, spec.name, failure_of(error), _with_last_stage(error))

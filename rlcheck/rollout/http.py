@@ -117,6 +117,7 @@ class Caller:
                     return
                 size += len(chunk)
                 yield response.status, found, chunk
+            raise CallFailed("foreign", f"{what}: an answer of more than {_LIMIT_BYTES >> 20} MiB")
         except (OSError, http.client.HTTPException) as error:
             raise _failed(error, self, what, timeout_s) from None
         finally:
@@ -147,6 +148,11 @@ def _failed(error: OSError | http.client.HTTPException, caller: Caller, what: st
         return CallFailed("silent", f"{what} was not answered within {timeout_s:g} s")
     if isinstance(error, socket.gaierror):
         return CallFailed("name", f"the name {caller.host} cannot be resolved: {error.strerror}")
+    if isinstance(error, ConnectionResetError):  # so does a server that waits for TLS
+        tls = "; does it speak TLS (https://)?" if caller.scheme == "http" else ""
+        return CallFailed("address", f"{caller.host}:{caller.port} closed the connection, {what} unanswered{tls}")
+    if isinstance(error, http.client.IncompleteRead):
+        return CallFailed("foreign", f"the answer to {what} broke off, or its pieces are no HTTP")
     if isinstance(error, http.client.HTTPException):
         return CallFailed("foreign", f"{what} was answered by something that is no HTTP ({type(error).__name__})")
     return CallFailed("address", f"{caller.host}:{caller.port}: {error.strerror or type(error).__name__}")

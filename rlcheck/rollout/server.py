@@ -15,13 +15,14 @@ from rlcheck.facts.base import MissingKind, absent, known, missing
 from rlcheck.facts.rollout import Failure, RolloutFacts, ServerFacts, StageTime
 from rlcheck.reach.proxies import caught_http
 from rlcheck.rollout.dialects import Dialect, OpenAi, Sglang, Vllm
-from rlcheck.rollout.http import Answer, Caller, CallFailed, addresses, caller_of
+from rlcheck.rollout.http import Answer, Caller, CallFailed, UrlError, addresses, caller_of
 from rlcheck.rollout.purposes import NEEDED
 from rlcheck.rollout.questions import Questions
 
 KEYS = ("RLCHECK_API_KEY", "VLLM_API_KEY", "SGLANG_API_KEY")
 """Where a key is looked for, in this order. Not OPENAI_API_KEY: it belongs to another server."""
 _QUICK_S = 10.0
+_TOO_MANY = 429
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,120})</title>", re.I)
 
 OnStage = Callable[[str], None]
@@ -44,6 +45,7 @@ class _Visit:
     server: ServerFacts
     on_stage: OnStage
     generate_s: float
+    quick_s: float
     stage: str = ""
     stages: list[StageTime] = field(default_factory=list[StageTime])
     _since: float = 0.0
@@ -76,20 +78,25 @@ def examine_server(url: str, environ: Mapping[str, str], on_stage: OnStage, gene
         generate_s: longest time of one generation.
 
     Raises:
-        UrlError: URL names no server.
+        UrlError: URL names no server, or the key is none.
     """
-    name = next((name for name in KEYS if environ.get(name)), "")
-    caller, notes = caller_of(url, environ.get(name, ""))
+    name = next((name for name in KEYS if environ.get(name, "").strip()), "")
+    key = environ.get(name, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UrlError(f"{name} holds a line end or another character that no header takes; set it to the key alone")
+    caller, notes = caller_of(url, key)
     server = ServerFacts(scheme=caller.scheme, host=caller.host, port=caller.port, key_from=name,
                          proxies=_proxies(environ, caller))  # fmt: skip
     facts = RolloutFacts(target=caller.url, is_server=True, notes=notes)
-    visit = _Visit(caller, facts, server, on_stage, generate_s)
+    visit = _Visit(caller, facts, server, on_stage, generate_s, min(_QUICK_S, generate_s))
     try:
         dialect = _identified(visit)
         _endpoints(visit, dialect)
         _questioned(visit, dialect)
     except (CallFailed, _Ended) as ended:
         kind = ended.why if isinstance(ended, CallFailed) else ended.kind
+        # One that said which models it has is an LLM server, whatever it answers later.
+        kind = "refused" if kind == "foreign" and visit.server.models else kind
         visit.note(failure=Failure(stage=visit.stage, kind=kind, line=str(ended)))
     visit.enter("")
     visit.note(stages=tuple(visit.stages), server=known(visit.server))
@@ -122,17 +129,21 @@ def _identified(visit: _Visit) -> Dialect:
     found = addresses(caller.host, caller.port)
     visit.saw(addresses=found, loopback=all(ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in found))
     visit.enter("health")
-    health = caller.call("GET", "/health", None, _QUICK_S)
+    health = caller.call("GET", "/health", None, visit.quick_s)
     visit.saw(banner=_banner(health))
     _refuse_redirect(visit, health)
     visit.saw(health=known(health.status))
     visit.enter("model")
-    models = caller.call("GET", "/v1/models", None, _QUICK_S)
+    models = caller.call("GET", "/v1/models", None, visit.quick_s)
     _refuse_redirect(visit, models)
     if models.status in (401, 403):
         visit.saw(needs_key=True)
         given = f"the key in {visit.server.key_from} is refused" if caller.key else "no key was sent"
         raise _Ended("key", f"GET /v1/models: HTTP {models.status}, {given}")
+    if models.status == _TOO_MANY or models.status >= 500:
+        wait = models.headers.get("retry-after", "")
+        asks = f"; it asks to wait {wait[:40]} (Retry-After)" if wait else ""
+        raise _Ended("busy", f"GET /v1/models: HTTP {models.status}, /health: HTTP {health.status}{asks}")
     listed: Any = models.data()
     cards = cast("list[Any]", listed.get("data")) if isinstance(listed, dict) else None  # type: ignore[union-attr]
     if models.status != 200 or not isinstance(cards, list) or not cards:
@@ -149,7 +160,7 @@ def _dialect(visit: _Visit, cards: list[dict[str, Any]]) -> Dialect:
     visit.saw(max_model_len=absent("the server does not say") if limit is None else known(int(limit)))
     owners = {str(card.get("owned_by")) for card in cards}
     dialect = next((kind for kind in (Vllm(), Sglang()) if kind.engine in owners), None) or OpenAi()
-    visit.note(engine=dialect.engine, version=dialect.version(visit.caller, _QUICK_S))
+    visit.note(engine=dialect.engine, version=dialect.version(visit.caller, visit.quick_s))
     if not dialect.engine:
         owner = f"its models are owned by {', '.join(sorted(owners))}"
         visit.note(notes=(*visit.facts.notes, f"an OpenAI-compatible server, neither vLLM nor SGLang: {owner}"))
@@ -184,11 +195,11 @@ def _endpoints(visit: _Visit, dialect: Dialect) -> None:
         visit.saw(endpoints=absent("neither vLLM nor SGLang"))
         return
     visit.enter("end points")
-    listed: Any = visit.caller.call("GET", "/openapi.json", None, _QUICK_S).data()
+    listed: Any = visit.caller.call("GET", "/openapi.json", None, visit.quick_s).data()
     paths: Any = cast("dict[str, Any]", listed).get("paths") if isinstance(listed, dict) else None
     found = {path: isinstance(paths, dict) and path in paths for path in wanted}
     for path in [path for path, there in found.items() if not there]:
-        found[path] = visit.caller.call("PROPFIND", path, None, _QUICK_S).status == 405
+        found[path] = visit.caller.call("PROPFIND", path, None, visit.quick_s).status == 405
     visit.saw(endpoints=known(found))
 
 
@@ -202,7 +213,7 @@ def _questioned(visit: _Visit, dialect: Dialect) -> None:
     visit.enter("generation")
     if dialect.engine == "vllm":
         for path, state in (("/is_sleeping", "asleep"), ("/is_paused", "paused")):
-            answer = visit.caller.call("GET", path, None, _QUICK_S)
+            answer = visit.caller.call("GET", path, None, visit.quick_s)
             if answer.status == 200 and b"true" in answer.body.lower():
                 raise _Ended("refused", f"the server is {state}: GET {path} says so")
     questions = Questions(visit.caller, dialect, visit.facts.model, visit.generate_s)
@@ -218,6 +229,9 @@ def _with_reasons(facts: RolloutFacts) -> RolloutFacts:
     """Why what was not reached is not known."""
     failure = facts.failure
     why = missing(MissingKind.ERROR, f"not reached: {failure.line}") if failure else absent("the server does not say")
+    server = facts.server.value
+    if server is not None and server.endpoints.value is None and server.endpoints.missing is None:
+        facts = msgspec.structs.replace(facts, server=known(msgspec.structs.replace(server, endpoints=why)))
     fresh = {
         name: why
         for name in ("speed", "log_probs", "stops", "lengths", "template")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,11 +11,13 @@ import yaml
 
 from rlcheck.facts.run import KeyProblem, Place
 from rlcheck.runs.errors import ReadError
-from rlcheck.runs.trees import Tree
+from rlcheck.runs.trees import Tree, recordable
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Deeper than any config; anchors can make a node its own descendant.
 _MAX_DEPTH = 40
+# Signs that open a level, beyond which a text is looked through for its depth before it is read.
+_MANY_SIGNS = 1000
 # Nodes of one document. Aliases of aliases multiply; the largest config of a framework has a few thousand.
 _MAX_NODES = 200_000
 # As YAML 1.2 and OmegaConf read numbers: PyYAML's own rules take 1e-6 for text.
@@ -24,6 +26,10 @@ _FLOAT = re.compile(
     r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
 )
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
+# Longer numbers are text; Python itself refuses to read them.
+_MAX_DIGITS = 400
+# Whole numbers of other bases, which YAML files have and Hydra's overrides have not.
+_BASES = re.compile(r"([-+]?)0(?:x([0-9a-fA-F_]+)|b([01_]+)|([0-7_]+))")
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
@@ -74,16 +80,26 @@ def scalar_of(text: str) -> Any:
     """A plain (unquoted) scalar: null, true or false, a number, or the text itself."""
     if text in _WORDS:
         return _WORDS[text]
-    if _INT.fullmatch(text):
-        return int(text.replace("_", ""))
+    if _INT.fullmatch(text) and len(text) <= _MAX_DIGITS:
+        return recordable(int(text.replace("_", "")))
     if _FLOAT.fullmatch(text):
         return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
     return text
 
 
+def _of_base(text: str) -> Any:
+    """A plain scalar of a file, which may be written as 0x10, 0b1 or 010."""
+    matched = _BASES.fullmatch(text) if len(text) <= _MAX_DIGITS else None
+    for digits, base in zip(matched.groups()[1:] if matched else (), (16, 2, 8), strict=False):
+        if digits and digits.strip("_"):
+            return recordable(int(f"{matched[1] if matched else ''}{digits.replace('_', '')}", base))
+    return scalar_of(text)
+
+
 def _compose(name: str, text: str) -> yaml.Node | None:
     compose = cast("Callable[..., yaml.Node | None]", yaml.compose)  # pyright: ignore[reportUnknownMemberType]
     try:
+        _refuse_depths(name, text)
         return compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise ReadError(_not_yaml(name, text, error)) from None
@@ -91,6 +107,18 @@ def _compose(name: str, text: str) -> yaml.Node | None:
         raise ReadError(
             f"{name}: not YAML: {str(error).splitlines()[0] if str(error) else 'nested too deep'}"
         ) from None
+
+
+def _refuse_depths(name: str, text: str) -> None:
+    """The C library composes nodes by recursion, and a depth of 100 000 ends the process; events come one by one."""
+    if sum(text.count(sign) for sign in ("[", "{", "- ", "? ")) < _MANY_SIGNS:
+        return
+    parse_events = cast("Callable[..., Iterable[yaml.Event]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
+    depth = 0
+    for event in parse_events(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise ReadError(f"{name}:{event.start_mark.line + 1}: nested deeper than any config; is it one?")
 
 
 def _not_yaml(name: str, text: str, error: yaml.MarkedYAMLError) -> str:
@@ -144,11 +172,13 @@ class _Builder:
         scalar = cast(yaml.ScalarNode, node)
         if scalar.style in ("'", '"', "|", ">"):
             return str(scalar.value)
-        return scalar_of(str(scalar.value))
+        return _of_base(str(scalar.value))
 
     def _name(self, node: yaml.Node, prefix: str) -> str | None:
         if not isinstance(node, yaml.ScalarNode):
-            self._problem("syntax", prefix.rstrip("."), "a key is a list or a mapping", self._place(node))
+            self._problem(
+                "syntax", prefix.rstrip(".") or "the top level", "a key is a list or a mapping", self._place(node)
+            )
             return None
         name = str(node.value)
         if node.style is None and not isinstance(scalar_of(name), str):

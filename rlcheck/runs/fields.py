@@ -258,6 +258,10 @@ def _verl(facts: RunFacts, field: str) -> str:
             f"{sections[role]}.megatron.{name}" if name else FIELDS.get(field, "") if rest.endswith("strategy") else ""
         )
     key = FIELDS.get(field, "")
+    if key.endswith(".optim.clip_grad") and facts.version.startswith("0.7"):
+        # verl's first workers read it from the role, unless the newer ones are asked for.
+        newer = facts.values.get("trainer.use_legacy_worker_impl") == "disable"
+        return key if newer or not facts.values else f"{sections[role]}.grad_clip"
     if key.startswith("critic.fsdp.") and "critic.model.fsdp_config.fsdp_size" in facts.values:
         return f"critic.model.fsdp_config.{key.removeprefix('critic.fsdp.')}"
     return key

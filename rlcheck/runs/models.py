@@ -17,7 +17,9 @@ from rlcheck.facts.run import ModelFacts, ModelUse, RunSpec
 from rlcheck.runs.config import Config
 from rlcheck.runs.document import parse, scalar_of
 from rlcheck.runs.errors import ReadError
+from rlcheck.runs.mounts import DEADLINE_S, file_size, hangs
 from rlcheck.runs.tokenizers import tokenizer_in
+from rlcheck.runs.trees import recordable
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Bytes of the largest header of a safetensors file, as its own library allows.
@@ -75,6 +77,7 @@ def with_lengths(config: Config, spec: RunSpec, found: Mapping[str, Fact[ModelFa
         return spec
     actor = found.get("actor", Fact()).value
     positions = actor.sizes.get("max_position_embeddings") if actor is not None else None
+    positions = None if isinstance(positions, bool) else positions
     longest = spec.data.max_prompt_length + spec.data.max_response_length
     if isinstance(positions, int) and positions > 0:
         config.fallbacks.append(f"actor_rollout_ref.rollout.max_model_len=null: {positions}, the model's own length")
@@ -137,6 +140,8 @@ def _read(use: ModelUse, look: bool) -> Fact[ModelFacts]:
     assert use.path is not None
     if not look:
         return missing(MissingKind.NOT_COLLECTED, "the disk was not looked at; give --model-shape")
+    if any(hangs(place) for place in (Path(_plain(use.path)), _cache())):
+        return missing(MissingKind.TIMEOUT, f"the file system of {use.path} did not answer within {DEADLINE_S:.0f} s")
     directory = model_directory(use.path)
     if directory is None:
         what = "is not in the Hugging Face cache of this machine" if is_hub_name(use.path) else "is no directory here"
@@ -165,9 +170,9 @@ def _read(use: ModelUse, look: bool) -> Fact[ModelFacts]:
 
 def model_directory(path: str) -> Path | None:
     """The directory of a model: PATH itself or, for a hub name, its snapshot in the local cache; None: neither."""
-    plain = Path(os.path.abspath(os.path.expandvars(os.path.expanduser(path))))
+    plain = _plain(path)
     if os.path.isdir(plain):
-        return plain
+        return Path(plain)
     if _HUB_ID.fullmatch(path) is None:
         return None
     repository = _cache() / f"models--{path.replace('/', '--')}"
@@ -182,6 +187,10 @@ def model_directory(path: str) -> Path | None:
     return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
 
 
+def _plain(path: str) -> str:
+    return os.path.abspath(os.path.expandvars(os.path.expanduser(path)))
+
+
 def _cache() -> Path:
     """Where the hub's client keeps models, by its own environment variables."""
     env = os.environ
@@ -194,25 +203,26 @@ def _cache() -> Path:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        if path.stat().st_size > _MAX_JSON:
+        if file_size(path) > _MAX_JSON:
             return None
         found: Any = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+    return cast("dict[str, Any]", recordable(found)) if isinstance(found, dict) else None
 
 
 def _ids(value: Any) -> tuple[int, ...]:
     if isinstance(value, list):
-        return tuple(one for one in cast("list[Any]", value) if isinstance(one, int))
-    return (value,) if isinstance(value, int) else ()
+        return tuple(one for one in cast("list[Any]", value) if type(one) is int)
+    return (value,) if type(value) is int else ()
 
 
 def _weights(directory: Path) -> tuple[Fact[tuple[str, ...]], Fact[int]]:
     """Names of linear layers and the bytes of the weights, from an index or from the files' headers."""
     index = _json(directory / "model.safetensors.index.json")
     if index is not None:
-        names = list(cast("dict[str, Any]", index.get("weight_map") or {}))
+        placed: Any = index.get("weight_map")
+        names = list(cast("dict[str, Any]", placed)) if isinstance(placed, dict) else []
         meta: Any = index.get("metadata")
         total = cast("dict[str, Any]", meta).get("total_size") if isinstance(meta, dict) else None
         size: Fact[int] = (
@@ -231,14 +241,17 @@ def _weights(directory: Path) -> tuple[Fact[tuple[str, ...]], Fact[int]]:
 
 def _header(path: Path) -> dict[str, Any] | None:
     try:
+        file_size(path)
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > _MAX_HEADER:
                 return None
             found: Any = msgspec.json.decode(file.read(length))
-    except (OSError, struct.error, msgspec.DecodeError):
+    except (OSError, struct.error, msgspec.DecodeError, RecursionError):
         return None
-    return cast("dict[str, Any]", {name: part for name, part in found.items() if name != "__metadata__"})
+    if not isinstance(found, dict):
+        return None
+    return {name: part for name, part in cast("dict[str, Any]", found).items() if name != "__metadata__"}
 
 
 def _linear(shapes: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlcheck.facts.run import PathFacts, RunSpec
 from rlcheck.runs.config import Config
-from rlcheck.runs.paths import on_network
+from rlcheck.runs.mounts import on_network
 
 _KEYS = ("trainer.rollout_data_dir", "trainer.validation_data_dir")
 

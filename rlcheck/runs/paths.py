@@ -5,32 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
-from functools import lru_cache
 
 from rlcheck.facts.run import PathFacts, RunSpec
 from rlcheck.runs.config import Config
 from rlcheck.runs.models import is_hub_name
+from rlcheck.runs.mounts import DEADLINE_S, mode_of, on_network
 
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://")
-# File systems that are another machine's; a dead one holds a `stat` for ever.
-_NETWORK = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "lustre",
-    "ceph",
-    "fuse.sshfs",
-    "beegfs",
-    "gpfs",
-    "glusterfs",
-    "9p",
-    "wekafs",
-)
-_DEADLINE_S = 5.0
-_LOOK = "import os,sys; s=os.stat(sys.argv[1]); print(s.st_mode)"
 
 
 def paths_of(config: Config, spec: RunSpec, *, look: bool) -> tuple[PathFacts, ...]:
@@ -86,9 +68,9 @@ def _looked(key: str, given: str, want: str, look: bool) -> PathFacts:
 def _state(path: str, want: str) -> tuple[bool, str]:
     """Whether PATH is there, and why it cannot be used."""
     try:
-        mode = _mode(path)
+        mode = mode_of(path)
     except subprocess.TimeoutExpired:
-        return False, f"its file system did not answer within {_DEADLINE_S:.0f} s"
+        return False, f"its file system did not answer within {DEADLINE_S:.0f} s"
     except FileNotFoundError:
         return False, "there is no such file or directory"
     except (OSError, ValueError) as error:
@@ -102,43 +84,3 @@ def _state(path: str, want: str) -> tuple[bool, str]:
     if not on_network(path) and not os.access(path, os.R_OK):
         return True, "may not be read"
     return True, ""
-
-
-def _mode(path: str) -> int:
-    if not on_network(path):
-        return os.stat(path).st_mode
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", _LOOK, path], capture_output=True, timeout=_DEADLINE_S, check=False
-    )
-    if done.returncode:
-        raise FileNotFoundError(path)
-    return int(done.stdout)
-
-
-def on_network(path: str) -> bool:
-    """Whether PATH lies on a mount of another machine, as far as the list of mounts says; PATH is not touched."""
-    longest = max(
-        (mount for mount in _network_mounts() if path == mount or path.startswith(f"{mount}/")), key=len, default=""
-    )
-    if not longest:
-        return False
-    local = (mount for mount in _local_mounts() if path == mount or path.startswith(f"{mount.rstrip('/')}/"))
-    return len(longest) >= max((len(mount) for mount in local), default=0)
-
-
-@lru_cache(maxsize=1)
-def _mounts() -> tuple[tuple[str, str], ...]:
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
-            rows = [line.split() for line in file]
-    except OSError:
-        return ()
-    return tuple((row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2)
-
-
-def _network_mounts() -> list[str]:
-    return [mount for mount, kind in _mounts() if kind in _NETWORK]
-
-
-def _local_mounts() -> list[str]:
-    return [mount for mount, kind in _mounts() if kind not in _NETWORK]

@@ -51,9 +51,10 @@ class Picker:
         """The value, or None."""
 
     def whole(self, key: str, default: int | None = None) -> int | None:
-        """An integer; 8.0 and "8" are 8."""
+        """An integer of 64 bits; 8.0 and "8" are 8."""
         number = self.number(key)
-        return int(number) if number is not None and number == int(number) else default
+        fits = number is not None and abs(number) < 1 << 63 and number == int(number)
+        return int(number) if number is not None and fits else default
 
     @overload
     def number(self, key: str, default: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,12 +21,11 @@ from rlcheck.runs.reward_file import reward_names
 from rlcheck.runs.rltrain import read_rltrain, recipe_file, recipe_names, rltrain_spec
 from rlcheck.runs.script_places import Script, placed
 from rlcheck.runs.shell import Launch, launch_in
+from rlcheck.runs.source_text import text_of, text_of_input
 from rlcheck.runs.spec_file import is_spec, read_spec
 from rlcheck.runs.verl import read_verl
 from rlcheck.runs.verl_spec import spec_of
 
-# Bytes of the largest config that is read; a data set given by mistake is none.
-_MAX_BYTES = 4 << 20
 _VERLS_OWN = ("ppo_trainer", "ppo_megatron_trainer")
 
 
@@ -95,10 +93,10 @@ class _Given(msgspec.Struct):
 def _launch(source: str, words: list[str]) -> _Given:
     """What SOURCE is, with everything that the command in it says."""
     if source == "-":
-        return _from_text("<stdin>", sys.stdin.read(), words, Path.cwd())
+        return _from_text("<stdin>", text_of_input(), words, Path.cwd())
     recipe = recipe_file(source)
     if recipe is not None:
-        given = _from_text(recipe.name, _text(recipe), words, recipe.parent)
+        given = _from_text(recipe.name, text_of(recipe), words, recipe.parent)
         given.framework = "rltrain"
         return given
     if source.removesuffix(".yaml") in _VERLS_OWN and not Path(source).is_file():
@@ -115,7 +113,7 @@ def _launch(source: str, words: list[str]) -> _Given:
         near = difflib.get_close_matches(source, names, n=1)
         meant = f"; did you mean '{near[0]}'?" if near else ""
         raise ReadError(f"no file {path.absolute()} and no recipe '{source}' ({', '.join(names)}){meant}")
-    return _from_text(source, _text(path), words, path.absolute().parent)
+    return _from_text(source, text_of(path), words, path.absolute().parent)
 
 
 def _is_line(source: str) -> bool:
@@ -127,22 +125,13 @@ def _is_line(source: str) -> bool:
     )
 
 
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ReadError(
-                f"{path}: {path.stat().st_size >> 20} MiB is larger than any config; give a YAML or a script"
-            )
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ReadError(f"{path}: not UTF-8 text (byte {error.start}); give a YAML or a script") from None
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read: {error.strerror}") from None
-
-
 def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Given:
     launch = launch_in(name, text)
     if launch is None:
+        if text.startswith("#!") or name.endswith((".sh", ".bash", ".slurm", ".sbatch")):
+            raise ReadError(
+                f"{name}: no command in it starts verl.trainer.main_ppo or `rltrain run`; give one that does"
+            )
         flags = Launch.of_words(words)
         return _Given(name, flags.words, parse(name, text), directory=directory)
     given = _started(name, launch, words, directory)
@@ -170,7 +159,7 @@ def _started(name: str, launch: Launch, words: list[str], directory: Path) -> _G
         raise ReadError(
             f"{name}: --config-name={config_name}: no {config_name}.yaml{where}; give its directory by --config-dir"
         )
-    given.document, given.directory = parse(str(path), _text(path)), path.parent
+    given.document, given.directory = parse(str(path), text_of(path)), path.parent
     return given
 
 

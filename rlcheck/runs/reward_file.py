@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
-from rlcheck.runs.paths import on_network
+from rlcheck.runs.mounts import on_network
 
 MAX_BYTES = 2_000_000
 """Larger files are not read: a reward function is source code, not data."""

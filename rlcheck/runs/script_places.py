@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Sequence
 
 import msgspec
 
 from rlcheck.facts.base import Struct
 from rlcheck.facts.run import Place, RunFacts
+
+# What stands behind a # is a comment.
+_CODE = re.compile(r"(?:^|\s)#")
 
 
 class Script(Struct, frozen=True):
@@ -21,11 +24,11 @@ class Script(Struct, frozen=True):
 
 def placed(facts: RunFacts, script: Script) -> RunFacts:
     """FACTS whose places name the lines of SCRIPT."""
-    keys = {_key(word) for word in script.words}
+    lines = [_CODE.split(line)[0] for line in script.text.splitlines()]
     return msgspec.structs.replace(
         facts,
-        given={key: _placed(place, script, keys) for key, place in facts.given.items()},
-        problems=tuple(msgspec.structs.replace(one, place=_placed(one.place, script, keys)) for one in facts.problems),
+        given={key: _placed(place, script, lines) for key, place in facts.given.items()},
+        problems=tuple(msgspec.structs.replace(one, place=_placed(one.place, script, lines)) for one in facts.problems),
     )
 
 
@@ -33,14 +36,14 @@ def _key(word: str) -> str:
     return word.partition("=")[0].lstrip("+~").strip()
 
 
-def _placed(place: Place, script: Script, keys: Collection[str]) -> Place:
-    key = _key(place.text)
-    if place.file or not place.text or key not in keys:
+def _placed(place: Place, script: Script, lines: Sequence[str]) -> Place:
+    key, typed = _key(place.text), place.text.removesuffix("…")
+    # An override of the command line may name a key that the script names too.
+    if place.file or not place.text or not any(word.startswith(typed) for word in script.words):
         return place
-    # The last one counts, as it does for Hydra; what stands behind a # does not.
-    found = None
-    for number, line in enumerate(script.text.splitlines(), 1):
-        code = re.split(r"(?:^|\s)#", line)[0]
-        for match in re.finditer(rf"(?<![\w.$])(?:\+\+?|~)?{re.escape(key)}(?=\s*=|\s|$|['\"])", code):
+    # The last one counts, as it does for Hydra.
+    found, written = None, re.compile(rf"(?<![\w.$])(?:\+\+?|~)?{re.escape(key)}(?=\s*=|\s|$|['\"])")
+    for number, code in enumerate(lines, 1):
+        for match in written.finditer(code) if key in code else ():
             found = Place(file=script.name, line=number, column=match.start() + 1, text=place.text)
     return found or place

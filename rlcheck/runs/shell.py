@@ -116,8 +116,8 @@ def _command(words: list[Word], start: int, seen: _Seen, notes: list[str]) -> La
 
 
 def _left(name: str) -> str:
-    if name.startswith("("):
-        return f"${name} is not run and is left as it is"
+    if name.startswith(("(", "`")):
+        return f"{name if name[0] == '`' else f'${name}'} is not run and is left as it is"
     return f"${name.strip('{}')} is not set in the script and is left as it is"
 
 

@@ -7,9 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from rlcheck.runs.shell_sums import total
+
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!]")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(")
-_BRACED = re.compile(r"([A-Za-z_]\w*|[0-9@*])(\[[@*]\])?(?:(:?[-=?+])(.*))?", re.DOTALL)
+_BRACED = re.compile(r"([A-Za-z_]\w*|[0-9@*])(\[[@*]\])?(?:(:?[-=?+])(.*)|(,,?|\^\^?))?", re.DOTALL)
+# What is typed behind the script.
+_ARGUMENTS = re.compile(r"\$(?:[@*]|\{[@*](?::\d+)?\})")
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 _SEPARATORS = ("&&", "||", ";;", ";", "|", "&", "\n", "(", ")")
 # Words that open or continue a block: what follows is a statement of its own.
@@ -170,6 +174,8 @@ class _Reader:
         while not self.done() and self.text[self.at] not in " \t\n;|&()'\"\\":
             if self.text.startswith(("${", "$("), self.at):
                 self.at = _closing(self.text, self.at + 1)
+            elif self.text[self.at] == "`":
+                self.at = _behind_tick(self.text, self.at)
             else:
                 self.at += 1
         if self.at == start:
@@ -201,6 +207,12 @@ class _Reader:
         return Part("double", "".join(found))
 
 
+def _behind_tick(text: str, opened: int) -> int:
+    """Behind the backtick that closes the one at OPENED."""
+    end = text.find("`", opened + 1)
+    return len(text) if end < 0 else end + 1
+
+
 def _closing(text: str, opened: int) -> int:
     """Behind the bracket that closes the one at OPENED."""
     pair = {"{": "}", "(": ")"}[text[opened]]
@@ -218,7 +230,7 @@ def expand(
 ) -> tuple[list[str], list[str]]:
     """WORD with variables replaced: the words that come of it, and names that nothing is known of.
 
-    `$HOME` and `$USER` are those of this machine; `$@` is what is typed behind the script: nothing here.
+    `$HOME`, `$USER` and `$PWD` are those of this machine; `$@` is what is typed behind the script: nothing here.
     """
     unknown: list[str] = []
     alone = word.text
@@ -232,7 +244,7 @@ def expand(
         for part in word.parts
     ]
     text = "".join(piece for _, piece in pieces)
-    if alone in ("$@", "$*", "${@}", "${@:1}"):
+    if _ARGUMENTS.fullmatch(alone):
         return [], []
     bare = all(part.kind == "plain" for part in word.parts)
     if split and bare and word.parts and "$" in alone and "$(" not in text and any(sign in text for sign in " \t\n"):
@@ -254,6 +266,11 @@ def _replaced(text: str, values: dict[str, str], arrays: Mapping[str, list[str]]
             end = _closing(text, at + 1)
             found.append(_computed(text[at:end], values, arrays, unknown))
             at = end
+        elif text[at] == "`":
+            end = _behind_tick(text, at)
+            unknown.append(text[at:end])
+            found.append(_disarmed(text[at:end]))
+            at = end
         elif text[at] == "$" and (name := _NAME.match(text, at + 1)) is not None:
             found.append(_value(name[0], values, unknown))
             at = name.end()
@@ -267,15 +284,18 @@ def _braced(inner: str, whole: str, values: dict[str, str], arrays: Mapping[str,
     matched = _BRACED.fullmatch(inner)
     if matched is None:
         # `${a.b}` is an interpolation of the config itself.
-        if not re.fullmatch(r"[\w.]+(?::.*)?", inner, re.DOTALL):
-            unknown.append(whole.lstrip("$"))
-        return whole
-    name, _, operator, default = matched.groups()
+        if re.fullmatch(r"[\w.]+(?::.*)?", inner, re.DOTALL):
+            return whole
+        unknown.append(whole.lstrip("$"))
+        return _disarmed(whole)
+    name, _, operator, default, case = matched.groups()
+    if case and name in values:
+        return _cased(values[name], case)
     if name in arrays and matched[2]:
         return " ".join(arrays[name])
-    is_set = name in values or name in ("HOME", "USER")
+    is_set = name in values or name in _SHELLS_OWN
     if operator in (":-", "-", ":=", "="):
-        if values.get(name) or name in ("HOME", "USER"):
+        if values.get(name) or name in _SHELLS_OWN:
             return _value(name, values, unknown)
         chosen = _replaced(_unquoted(default), values, arrays, unknown)
         if operator.endswith("="):
@@ -286,90 +306,66 @@ def _braced(inner: str, whole: str, values: dict[str, str], arrays: Mapping[str,
     return _value(name, values, unknown)
 
 
+def _cased(text: str, sign: str) -> str:
+    """`${NAME,,}` and its like: `,` small, `^` capital; one sign for the first letter, two for all."""
+    changed = text.lower() if sign[0] == "," else text.upper()
+    return changed if len(sign) > 1 else changed[:1] + text[1:]
+
+
+def _disarmed(text: str) -> str:
+    """What is left to the shell, without the brackets that would make an interpolation of the config of it."""
+    return text.replace("${", "$").replace("}", "")
+
+
 def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
-_SUM = re.compile(r"[\d\s+*/()%-]+")
-
-
 def _computed(whole: str, values: dict[str, str], arrays: Mapping[str, list[str]], unknown: list[str]) -> str:
-    """`$((a * 2))` of numbers that are known; the output of a command is not."""
+    """`$((a * 2))` of numbers that are known, names of files; the output of another command is not."""
     inner = whole[3:-2] if whole.startswith("$((") and whole.endswith("))") else None
     if inner is None:
-        unknown.append(whole.lstrip("$"))
-        return whole
+        named = _file_name(whole[2:-1], values, arrays)
+        if named is None:
+            unknown.append(whole.lstrip("$"))
+        return _disarmed(whole) if named is None else named
     named = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: values.get(name[1], name[0]), inner)
     text = _replaced(named, values, arrays, unknown)
-    if not _SUM.fullmatch(text) or len(text) > 200 or "**" in text:
+    found = total(text)
+    if found is None:
         unknown.append(whole.lstrip("$"))
-        return whole
-    try:
-        return str(int(_Sum(text).total()))
-    except (ValueError, ZeroDivisionError, RecursionError):
-        unknown.append(whole.lstrip("$"))
-        return whole
+        return _disarmed(whole)
+    return str(found)
 
 
-@dataclass
-class _Sum:
-    """Integer arithmetic with + - * / % and brackets."""
+def _file_name(command: str, values: dict[str, str], arrays: Mapping[str, list[str]]) -> str | None:
+    """The output of `pwd`, `basename NAME [END]` and `dirname NAME`; None for any other command."""
+    reader, words, unknown = _Reader(command), list[str](), list[str]()
+    for word in reader.statement():
+        found, lacking = expand(word, values, arrays)
+        words += found
+        unknown += lacking
+    if unknown or not words or not reader.done():
+        return None
+    if words == ["pwd"]:
+        return os.getcwd()
+    name = words[1].rstrip("/") if len(words) > 1 else ""
+    if words[0] == "dirname" and len(words) == 2:
+        return os.path.dirname(name) or "."
+    if words[0] == "basename" and len(words) in (2, 3):
+        return os.path.basename(name).removesuffix(words[2] if len(words) == 3 else "")
+    return None
 
-    text: str
-    at: int = 0
 
-    def total(self) -> int:
-        value = self._terms()
-        if self._sign():
-            raise ValueError(self.text)
-        return value
-
-    def _sign(self) -> str:
-        while self.at < len(self.text) and self.text[self.at].isspace():
-            self.at += 1
-        return self.text[self.at : self.at + 1]
-
-    def _terms(self) -> int:
-        value = self._product()
-        while (sign := self._sign()) in ("+", "-") and sign:
-            self.at += 1
-            other = self._product()
-            value = value + other if sign == "+" else value - other
-        return value
-
-    def _product(self) -> int:
-        value = self._factor()
-        while (sign := self._sign()) in ("*", "/", "%") and sign:
-            self.at += 1
-            other = self._factor()
-            # The shell rounds towards zero.
-            value = value * other if sign == "*" else int(value / other) if sign == "/" else value % other
-        return value
-
-    def _factor(self) -> int:
-        sign = self._sign()
-        if sign == "-":
-            self.at += 1
-            return -self._factor()
-        if sign == "(":
-            self.at += 1
-            value = self._terms()
-            if self._sign() != ")":
-                raise ValueError(self.text)
-            self.at += 1
-            return value
-        number = re.compile(r"\d+").match(self.text, self.at)
-        if number is None:
-            raise ValueError(self.text)
-        self.at = number.end()
-        return int(number[0])
+_SHELLS_OWN = ("HOME", "USER", "PWD")
 
 
 def _value(name: str, values: dict[str, str], unknown: list[str]) -> str:
     if name in values:
         return values[name]
-    if name in ("HOME", "USER"):
-        return os.path.expanduser("~") if name == "HOME" else os.environ.get("USER", "$USER")
+    if name in _SHELLS_OWN:
+        own = {"HOME": os.path.expanduser("~"), "USER": os.environ.get("USER", "$USER"), "PWD": os.getcwd()}
+        return own[name]
     if name in ("@", "*"):
         return ""
     unknown.append(name)

@@ -9,8 +9,12 @@ import msgspec
 
 from rlcheck.facts.base import Fact, absent, known
 from rlcheck.facts.run import TokenizerFacts
+from rlcheck.runs.mounts import file_size
+from rlcheck.runs.trees import recordable
 
 _MAX_JSON = 256 << 20
+# Digits of a token's number; more are none.
+_MAX_DIGITS = 10
 _TOKEN_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model", "tekken.json", "vocab.txt")
 
 
@@ -35,8 +39,9 @@ def tokenizer_in(directory: Path, custom_template: str = "") -> Fact[TokenizerFa
         return absent(f"{directory} holds no tokenizer")
     said = said or {}
     ids, count = _vocabulary(directory)
-    for number, token in cast("dict[str, Any]", said.get("added_tokens_decoder") or {}).items():
-        if isinstance(token, dict) and number.isdecimal():
+    added: Any = said.get("added_tokens_decoder")
+    for number, token in cast("dict[str, Any]", added if isinstance(added, dict) else {}).items():
+        if isinstance(token, dict) and number.isdecimal() and len(number) < _MAX_DIGITS:
             ids.setdefault(str(cast("dict[str, Any]", token).get("content", "")), int(number))
     special = _json(directory / "special_tokens_map.json") or {}
     eos, pad, bos = (_token(said, special, name) for name in ("eos_token", "pad_token", "bos_token"))
@@ -66,12 +71,12 @@ def _vocabulary(directory: Path) -> tuple[dict[str, int], int]:
     """Tokens with their ids, and how many there are."""
     path = directory / "tokenizer.json"
     try:
-        if path.stat().st_size > _MAX_JSON:
+        if file_size(path) > _MAX_JSON:
             return {}, 0
         found = msgspec.json.decode(path.read_bytes(), type=_Tokenizer)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         vocabulary = _json(directory / "vocab.json") or {}
-        ids = {token: number for token, number in vocabulary.items() if isinstance(number, int)}
+        ids = {token: number for token, number in vocabulary.items() if type(number) is int}
         return ids, len(ids)
     vocab = found.model.vocab
     if isinstance(vocab, dict):
@@ -93,6 +98,7 @@ def _token(said: dict[str, Any], special: dict[str, Any], name: str) -> str:
 def _template(directory: Path, said: dict[str, Any]) -> tuple[str, str]:
     path = directory / "chat_template.jinja"
     try:
+        file_size(path)
         return path.read_text(encoding="utf-8"), str(path)
     except (OSError, UnicodeDecodeError):
         pass
@@ -116,9 +122,9 @@ def _default_of(templates: list[Any]) -> Any:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        if path.stat().st_size > _MAX_JSON:
+        if file_size(path) > _MAX_JSON:
             return None
         found: Any = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+    return cast("dict[str, Any]", recordable(found)) if isinstance(found, dict) else None

@@ -120,3 +120,15 @@ def copied(value: Any) -> Any:
     if isinstance(value, list):
         return [copied(inner) for inner in cast("list[Any]", value)]
     return value
+
+
+_LARGEST = 1 << 63
+
+
+def recordable(value: Any) -> Any:
+    """VALUE with whole numbers beyond 64 bits, which no record can hold, as text."""
+    if isinstance(value, dict):
+        return {name: recordable(inner) for name, inner in cast(Tree, value).items()}
+    if isinstance(value, list):
+        return [recordable(inner) for inner in cast("list[Any]", value)]
+    return str(value) if isinstance(value, int) and not -_LARGEST <= value < _LARGEST else value

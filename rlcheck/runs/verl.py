@@ -49,6 +49,7 @@ def read_verl(
     defaults = verl_data.defaults(known, config.engine)
     tree: Tree = copied(unflatten(defaults))
     _rename_moved(config, layers.tree, defaults)
+    _refuse_values_for_sections(config, tree, layers.tree, "")
     merge(tree, layers.tree)
     for override in overrides:
         _apply(config, tree, override, defaults)
@@ -87,6 +88,18 @@ def _engine(config: Config, overrides: Sequence[Override], layers: Layers, confi
     return nearest
 
 
+def _refuse_values_for_sections(config: Config, below: Tree, over: Tree, prefix: str) -> None:
+    """Drop from OVER, in place, what is one value where verl has a section with keys, and say so."""
+    for name, value in list(over.items()):
+        section, inner = as_tree(below.get(name)), as_tree(value)
+        if section and inner is not None:
+            _refuse_values_for_sections(config, section, inner, f"{prefix}{name}.")
+        elif section and not (value is None and "_target_" in section) and "${" not in str(value):
+            said = f"expected a section with keys such as {next(iter(section))}, got {shown(value)!r}"
+            config.problem("type", f"{prefix}{name}", said, value=shown(value))
+            del over[name]
+
+
 def _rename_moved(config: Config, tree: Tree, defaults: Mapping[str, Any]) -> None:
     """Say of keys in a file that they moved, and read them where they are now."""
     for key, value in list(flatten(tree)):
@@ -100,6 +113,8 @@ def _apply(config: Config, tree: Tree, override: Override, defaults: Mapping[str
     """One override, as Hydra applies it: what it refuses is noted, and done as it was meant."""
     key = override.key
     if override.group or key.split(".")[0].split("/")[0] == "hydra":
+        if key == "model_engine":
+            verl_keys.judge_engine(config, override)
         if override.group and key != "model_engine" and not key.startswith("hydra"):
             config.notes.append(f"{override.text}: chooses a file of a config group, which is not read")
         return
@@ -109,6 +124,9 @@ def _apply(config: Config, tree: Tree, override: Override, defaults: Mapping[str
         config.given.pop(key, None)
         return
     present, value = has(tree, key), cast(object, override.value)
+    if present and verl_keys.is_left_to_shell(config, override, defaults):
+        config.given[key] = override.place
+        return
     for old in [name for name in config.given if name.startswith(f"{key}.")]:
         del config.given[old]
     config.given[key] = override.place

@@ -28,6 +28,7 @@ class _Layout(msgspec.Struct, frozen=True):
 
 class _Versions(msgspec.Struct, frozen=True):
     versions: tuple[str, ...]
+    model_engines: dict[str, tuple[str, ...]]
     extra: frozenset[str]
     asked: frozenset[str]
     layouts: tuple[_Layout, ...]
@@ -66,6 +67,11 @@ def engines(version: str) -> tuple[str, ...]:
         "dp",
         *(layout.engine for layout in _versions().layouts if layout.version == version and layout.engine != "dp"),
     )
+
+
+def choices(version: str) -> tuple[str, ...]:
+    """What `model_engine=` may name in VERSION."""
+    return _versions().model_engines[version]
 
 
 @lru_cache(maxsize=16)

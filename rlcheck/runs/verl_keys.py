@@ -59,6 +59,26 @@ def refuse(config: Config, override: Override, message: str) -> None:
     )
 
 
+def is_left_to_shell(config: Config, override: Override, defaults: Mapping[str, Any]) -> bool:
+    """Whether a number or a flag is set to what only the shell knows, such as `$BATCH`; then the default counts."""
+    value, usual = override.value, defaults.get(override.key)
+    left = isinstance(value, str) and (("$" in value and "${" not in value) or "`" in value)
+    if not left or not (isinstance(usual, int | float) or "${" in str(usual)):
+        return False
+    message = f"{value} is known only to the shell; {shown(usual)} is taken"
+    config.problems.append(KeyProblem("unresolved", override.key, message, override.place, value=str(value)))
+    return True
+
+
+def judge_engine(config: Config, override: Override) -> None:
+    """`model_engine=…` chooses a file of verl's; a release has its own choice of them."""
+    choices, wanted = verl_data.choices(config.version), str(override.value)
+    if wanted in choices or "$" in wanted:
+        return
+    other = "; use --config-name=ppo_megatron_trainer" if wanted == "megatron" else ""
+    refuse(config, override, f"verl {config.version} has model_engine {', '.join(choices)}, not {wanted}{other}")
+
+
 def judge_override(config: Config, override: Override, defaults: Mapping[str, Any]) -> None:
     """An override of a key that is not there: Hydra takes it with `+` only, verl's classes not even then."""
     plus = override.sign in ("+", "++")
@@ -187,13 +207,28 @@ def judge_values(config: Config, defaults: Mapping[str, Any]) -> None:
         if target is not None and value not in (None, usual, 1):
             where = f"use {target}" if target else "verl ignores it"
             config.problem("deprecated", key, where, instead=(target,) if target else (), value=shown(value))
-        if isinstance(value, str) and "$" in value and "${" not in value and isinstance(usual, int | float):
-            config.problem(
-                "unresolved", key, f"{value} is known only to the shell; {shown(usual)} is taken", value=value
-            )
-        expected = _expected(usual, value)
+        expected = _expected(usual, value) or _too_small(key, value)
         if expected:
             config.problem("type", key, f"expected {expected}, got {shown(value)!r}", value=shown(value))
+
+
+# Counts of which there is at least one; verl divides by them or loops over them.
+_COUNTS = (
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+)
+
+
+def _too_small(key: str, value: Any) -> str:
+    """What a count must be, "" if VALUE is one."""
+    if key not in _COUNTS or isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    return "" if value >= 1 and value == value // 1 else "a whole number of at least 1"
 
 
 def _expected(usual: Any, value: Any) -> str:

@@ -198,10 +198,9 @@ def _size(config: Config, section: str, *names: str) -> int:
 def optim(config: Config, role: str) -> Optim:
     """The optimizer of ROLE."""
     pick, key = config.pick, f"{role}.optim"
-    clip = pick.number(f"{key}.clip_grad")
-    written = f"{role}.grad_clip"
-    if written in config.given and f"{key}.clip_grad" not in config.given:
-        clip = pick.number(written)
+    # OptimizerConfig still takes `optim.grad_clip` and prefers it.
+    names = (f"{role}.grad_clip",) if _reads_old_clip(config) else (f"{key}.grad_clip", f"{key}.clip_grad")
+    clip = pick.first(pick.number, *names)
     schedule = pick.first(pick.text, f"{key}.warmup_style", f"{key}.lr_scheduler_type", f"{key}.lr_decay_style")
     return Optim(
         name=(pick.text(f"{key}.optimizer") or pick.text(f"{key}.name") or "adamw").lower(),
@@ -212,6 +211,12 @@ def optim(config: Config, role: str) -> Optim:
         weight_decay=pick.number(f"{key}.weight_decay", 0.01),
         grad_clip=clip,
     )
+
+
+def _reads_old_clip(config: Config) -> bool:
+    """Whether verl's first workers (fsdp_workers.py, gone in 0.8) train, which read `grad_clip` of the role."""
+    chosen = config.pick.text("trainer.use_legacy_worker_impl", "auto")
+    return config.engine == "dp" and config.version.startswith("0.7") and chosen != "disable"
 
 
 def _either(config: Config, section: str, role: str, name: str) -> bool:

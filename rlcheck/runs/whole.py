@@ -12,7 +12,13 @@ from rlcheck.facts.run import RunFacts
 
 
 def read_whole(
-    source: str, overrides: Sequence[str], *, framework: str = "auto", look: bool = True, model_shape: str = ""
+    source: str,
+    overrides: Sequence[str],
+    *,
+    framework: str = "auto",
+    look: bool = True,
+    model_shape: str = "",
+    here: bool = False,
 ) -> RunFacts:
     """`read_run`, the framework's own rules, and the GPUs that a run on this machine would get.
 
@@ -22,6 +28,7 @@ def read_whole(
         framework: as for `read_run`.
         look: False for a config of another machine: nothing of this one is looked at.
         model_shape: as for `read_run`.
+        here: the run is for this machine, which decides what the config leaves open.
 
     Raises:
         ReadError: it cannot be read at all.
@@ -30,8 +37,35 @@ def read_whole(
     from rlcheck.runs.read import read_run
 
     run = read_run(source, overrides, framework=framework, look=look, model_shape=model_shape)
-    run = with_own_rules(run, source, overrides) if look else run
-    return msgspec.structs.replace(run, num_gpus=gpus_for(run, look))
+    run = msgspec.structs.replace(run, num_gpus=gpus_for(run, look))
+    words = tuple(overrides)
+    if here:
+        words += tuple(f"{key}={value}" for key, (_, value) in _decided(run).items())
+        run = as_here(run)
+    return with_own_rules(run, source, words) if look else run
+
+
+def as_here(run: RunFacts) -> RunFacts:
+    """`run`, which knows the machine's GPUs, with what rltrain decides by the machine where the config is open."""
+    found = _decided(run)
+    if not found:
+        return run
+    assumed = [text for text in run.fallbacks if not text.startswith(tuple(f"{key}=" for key in found))]
+    assumed += [f"{key}: {value}, by this machine" for key, (_, value) in found.items()]
+    spec = msgspec.structs.replace(run.spec, **dict(found.values()))
+    return msgspec.structs.replace(run, spec=spec, fallbacks=tuple(assumed))
+
+
+def _decided(run: RunFacts) -> dict[str, tuple[str, str | int]]:
+    """By key: the field of the spec, and what this machine makes of it."""
+    if run.framework != "rltrain":
+        return {}
+    num_gpus = run.num_gpus.value or 0
+    if run.values.get("trainer.device") in (None, "auto") and not num_gpus:
+        return {"trainer.device": ("device", "cpu")}
+    if run.values.get("trainer.n_gpus_per_node") is None and num_gpus:
+        return {"trainer.n_gpus_per_node": ("gpus_per_node", num_gpus)}
+    return {}
 
 
 def gpus_for(run: RunFacts, look: bool) -> Fact[int]:
@@ -43,7 +77,7 @@ def gpus_for(run: RunFacts, look: bool) -> Fact[int]:
     from rlcheck.memory.gpus import local_gpus
 
     found = len(local_gpus())
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    if chosen:
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:  # set to nothing, it shows none
         found = min(found, len([name for name in chosen.split(",") if name.strip() not in ("", "-1")]))
     return known(found) if found else absent("this machine has no GPU; the config is for another one")

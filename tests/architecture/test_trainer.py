@@ -57,10 +57,11 @@ CODES = {
     "dry run": (
         "from trainer.config import check, load, notes, resolve\n"
         "from trainer.config.resolve import Machine\n"
-        "from trainer.dry_run import report, shape_of\n"
+        "from rlcheck.memory.predict import Gpu\n"
+        "from trainer.dry_run import report\n"
         "config = resolve(load('toy-ppo'), Machine('cpu', 0, 2))\n"
         "check(config)\n"
-        "assert list(report(config, 'table', shape_of(config)))"
+        "assert list(report(config, 'table', Gpu('CPU', 1 << 34)))"
     ),
 }
 

@@ -1,10 +1,11 @@
 """How long `rlcheck data` takes for a million rows, and how much memory.
 
-    python -m tests.bench.bench_data [--rows 1000000] [--formats jsonl,parquet,gz] [--no-tokenizer] [--keep DIR]
+    python -m tests.bench.bench_data [--rows 1000000] [--words 14] [--formats jsonl,parquet,gz] [--no-tokenizer]
+                                     [--keep DIR]
 
-Makes rows of about 300 bytes (arithmetic word problems as verl has them, a thousandth of them wrong in known ways), a
-byte-level BPE tokenizer trained on them, and a config; runs the command as a user does and prints seconds, peak memory
-of all its processes together, and whether the counts are those that were put in.
+Makes rows of about 300 bytes (2 kB with --words 270): arithmetic word problems as verl has them, a thousandth of them
+wrong in known ways; a byte-level BPE tokenizer trained on them, and a config. Runs the command as a user does and
+prints seconds, peak memory of all its processes together, and whether the counts are those that were put in.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ TEMPLATE = (
 )
 
 
-def make_row(number: int, draw: random.Random) -> dict:
-    """A row of about 300 bytes."""
-    words = " ".join(draw.choices(WORDS, k=14))
+def make_row(number: int, draw: random.Random, num_words: int = 14) -> dict:
+    """A row of about 300 bytes, or with more words."""
+    words = " ".join(draw.choices(WORDS, k=num_words))
     a, b = draw.randrange(10**6), draw.randrange(100)
     return {
         "prompt": [{"role": "user", "content": f"In row {number}: {words}. What is {a} + {b}?"}],
@@ -46,13 +47,13 @@ def make_row(number: int, draw: random.Random) -> dict:
 FAULTS = ("json", "prompt_empty", "truth_missing", "nul", "repeated")
 
 
-def write_jsonl(path: Path, num_rows: int) -> dict[str, int]:
+def write_jsonl(path: Path, num_rows: int, num_words: int) -> dict[str, int]:
     """The rows, a thousandth of them wrong; returns how often each fault was put in."""
     draw, put = random.Random(5), dict.fromkeys(FAULTS, 0)
     before = ""
     with path.open("w", encoding="utf-8") as file:
         for number in range(num_rows):
-            row = make_row(number, draw)
+            row = make_row(number, draw, num_words)
             line = json.dumps(row)
             if number % 1000 == 999:
                 fault = FAULTS[number // 1000 % len(FAULTS)]
@@ -75,15 +76,16 @@ def write_jsonl(path: Path, num_rows: int) -> dict[str, int]:
     return put
 
 
-def write_parquet(path: Path, num_rows: int) -> None:
-    """The same rows without faults, as pandas writes them: one row group of a million."""
+def write_parquet(path: Path, num_rows: int, num_words: int) -> None:
+    """The same rows without faults, in row groups of 200 000; pandas writes up to a million into one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     draw = random.Random(5)
     writer = None
-    for start in range(0, num_rows, 50_000):
-        table = pa.Table.from_pylist([make_row(number, draw) for number in range(start, min(start + 50_000, num_rows))])
+    for start in range(0, num_rows, 200_000):
+        numbers = range(start, min(start + 200_000, num_rows))
+        table = pa.Table.from_pylist([make_row(number, draw, num_words) for number in numbers])
         writer = writer or pq.ParquetWriter(path, table.schema)
         writer.write_table(table)
     assert writer is not None
@@ -142,15 +144,16 @@ def main() -> None:
     """Make the files, run the command on each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--words", type=int, default=14)
     parser.add_argument("--formats", default="jsonl,parquet")
     parser.add_argument("--no-tokenizer", action="store_true")
     parser.add_argument("--keep", type=Path)
     args = parser.parse_args()
     directory = args.keep or Path(tempfile.mkdtemp(prefix="bench-data-"))
     directory.mkdir(exist_ok=True)
-    put = write_jsonl(directory / "rows.jsonl", args.rows)
+    put = write_jsonl(directory / "rows.jsonl", args.rows, args.words)
     if "parquet" in args.formats:
-        write_parquet(directory / "rows.parquet", args.rows)
+        write_parquet(directory / "rows.parquet", args.rows, args.words)
     if "gz" in args.formats:
         with (directory / "rows.jsonl").open("rb") as source, gzip.open(directory / "rows.gz", "wb", 1) as packed:
             shutil.copyfileobj(source, packed)

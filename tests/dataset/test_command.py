@@ -66,6 +66,40 @@ def test_fix_writes_a_copy_that_is_clean(form: str, tmp_path, config) -> None:
     )
 
 
+def test_fix_keeps_types_and_tables_without_rows(tmp_path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    text = pa.large_string()
+    message = pa.struct([("role", pa.dictionary(pa.int32(), pa.string())), ("content", text)])
+    schema = pa.schema([("prompt", pa.large_list(message)), ("image", pa.binary()), ("x", pa.list_(pa.float32(), 1))])
+    rows = [{"prompt": say(words), "image": b"\xff", "x": [1.0]} for words in ("a", "a", "b")]
+    pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "full.parquet")
+    pq.write_table(pa.Table.from_pylist([], schema), tmp_path / "none.parquet")
+    done = run(tmp_path / "full.parquet", tmp_path / "none.parquet", "--fix", "--out", tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    tables = [pq.read_table(tmp_path / "out" / f"{name}.clean.parquet") for name in ("full", "none")]
+    assert [table.num_rows for table in tables] == [2, 0]
+    assert [table.schema for table in tables] == [schema, schema]
+
+
+def test_fix_leaves_nothing_where_it_cannot_write(tmp_path) -> None:
+    """A limit of the size of files stands for a full disk."""
+    path = lines(tmp_path / "rows.jsonl", *(row(n, prompt=say(f"{n} " * 90)) for n in range(900)))
+    words = f"ulimit -f 8; exec {sys.executable} -m rlcheck data {path} --fix --out {tmp_path}/out"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+    assert "rlcheck: --fix: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_fix_refuses_to_write_an_empty_copy(tmp_path) -> None:
+    done = run(lines(tmp_path / "rows.jsonl", row(1, prompt=None), "", "{"), "--fix")
+    assert done.returncode == 2
+    assert "nothing of" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
 def test_a_config_names_the_files_and_overrides_are_taken(tmp_path) -> None:
     train = lines(tmp_path / "train.jsonl", *(row(n) for n in range(9)))
     val = lines(tmp_path / "val.jsonl", row(3))
@@ -81,6 +115,9 @@ def test_a_config_names_the_files_and_overrides_are_taken(tmp_path) -> None:
     ("words", "said"),
     [
         (("none.jsonl",), "does not exist"),
+        (("PIPE",), "is no file but a pipe"),
+        (("/dev/null",), "is no file but a pipe"),
+        (("FILE", "--fix", "--out", "FILE"), "is no directory"),
         ((), "no data file to read"),
         (("a=b",), "needs --config"),
         (("FILE", "--dry-run"), "go with --fix"),
@@ -91,7 +128,9 @@ def test_a_config_names_the_files_and_overrides_are_taken(tmp_path) -> None:
 )
 def test_what_a_user_can_mend_is_one_line(words, said, tmp_path) -> None:
     path = lines(tmp_path / "rows.jsonl", row(1))
-    done = run(*(str(path) if word == "FILE" else word for word in words))
+    os.mkfifo(tmp_path / "pipe")
+    known = {"FILE": str(path), "PIPE": str(tmp_path / "pipe")}
+    done = run(*(known.get(word, word) for word in words))
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

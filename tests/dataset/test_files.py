@@ -71,6 +71,51 @@ def test_cut_files_say_how_far_they_were_read(tmp_path) -> None:
     facts = found(packed, table)
     assert [bool(file.problem) for file in facts.files] == [True, True]
     assert facts.files[0].num_rows > 1000
+    assert found(packed).asked.prompt_key == "prompt"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_wide_encodings_are_one_finding(encoding: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "SLICE_BYTES", 300)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes("\n".join(json.dumps(row(n)) for n in range(9)).encode(encoding))
+    facts = found(path, run=config())
+    assert kinds(facts) == {"wide": 1}
+    assert facts.trouble("wide").spots[0].text == encoding.upper()
+
+
+def test_directories_and_patterns_are_their_files(tmp_path) -> None:
+    for name in ("b.jsonl", "a.jsonl", "README.md"):
+        lines(tmp_path / name, row(1))
+    for words in (tmp_path, tmp_path / "*.jsonl"):
+        assert [source.path for source in planned(words).sources] == [f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl"]
+
+
+def test_one_file_under_two_names(tmp_path) -> None:
+    path = lines(tmp_path / "rows.jsonl", row(1))
+    (tmp_path / "link.jsonl").symlink_to(path)
+    facts = found(path, val=(tmp_path / "link.jsonl",), run=config())
+    assert [file.same_as for file in facts.files] == ["", str(path)]
+
+
+def test_a_file_that_is_still_written_is_said(tmp_path, monkeypatch) -> None:
+    path = lines(tmp_path / "rows.jsonl", row(1))
+    real = module._read
+
+    def read(*words) -> None:
+        real(*words)
+        with path.open("ab") as file:
+            file.write(b"{}\n")
+
+    monkeypatch.setattr(module, "_read", read)
+    assert "still writes" in found(path).files[0].problem
+
+
+def test_what_fix_puts_aside_is_what_the_checks_say(tmp_path) -> None:
+    from rlcheck.checks.dat.common import PUT_ASIDE
+
+    reasons = surveyed(planned(lines(tmp_path / "rows.jsonl", row(1)))).reasons
+    assert set(reasons) - {"", "wide"} | {"repeated", "leak", "leak_alike"} == PUT_ASIDE
 
 
 def test_without_pyarrow_lines_are_still_read(tmp_path) -> None:
@@ -171,6 +216,9 @@ def test_a_broken_tokenizer_is_said(tmp_path) -> None:
     facts = found(lines(tmp_path / "rows.jsonl", row(1)), run=config(), tokenizer=tmp_path / "empty")
     assert "no tokenizer from" in facts.lengths.problem
     assert kinds(facts) == {}
+    (tmp_path / "empty/config.json").write_text('{"model_type": "qwen2"}')
+    facts = found(lines(tmp_path / "rows.jsonl", row(1)), run=config(), tokenizer=tmp_path / "empty")
+    assert "makes no tokens of text" in facts.lengths.problem
 
 
 def test_images_and_their_marks(tmp_path) -> None:

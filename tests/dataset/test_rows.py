@@ -175,3 +175,73 @@ def test_keys_are_guessed_without_a_config(tmp_path) -> None:
     facts = found(path)
     assert (facts.asked.prompt_key, facts.asked.truth_key, facts.asked.source_key) == ("problem", "answer", "source")
     assert kinds(facts) == {"prompt_empty": 1, "truth_missing": 1}
+
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [*say("a"), {**CALL, "content": "b"}, *say("c")],
+        [*say("a"), {"role": "tool", "content": " "}],
+        [*say("a"), CALL],
+    ],
+)
+def test_rltrain_refuses_what_else_messages_have(messages: list, tmp_path) -> None:
+    path = lines(tmp_path / "rows.jsonl", row(1, prompt=messages))
+    with pytest.raises(UserError):
+        [check_row(raw, DataConfig(), "train") for raw in read_file(path)]
+    assert set(kinds(found(path, run=config()))) & {"message_form", "message_empty", "last_assistant"}
+
+
+def test_tool_calls_and_parts_are_part_of_a_prompt(tmp_path) -> None:
+    """Two prompts that differ in nothing else are two."""
+    other = {**CALL, "tool_calls": [{"function": {"name": "g"}}]}
+    parts = [[{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image", "image": name}]}]
+             for name in ("a.png", "b.png")]  # fmt: skip
+    prompts = [[*say("a"), CALL, *say("c")], [*say("a"), other, *say("c")], *parts]
+    facts = found(lines(tmp_path / "rows.jsonl", *(row(n, prompt=p) for n, p in enumerate(prompts))))
+    assert kinds(facts) == {}
+    assert facts.counts["unmeasured"] == 2
+
+
+def test_newer_roles_are_other_frameworks_own(tmp_path) -> None:
+    asked = [{"role": "developer", "content": "be brief"}, *say("a")]
+    path = lines(tmp_path / "rows.jsonl", row(1, prompt=asked, data_source="openai/gsm8k"))
+    assert kinds(found(path, run=config("verl"))) == {}
+    assert "message_role" in kinds(found(path, run=config()))
+
+
+REAL = {
+    "gsm8k": row(1, data_source="openai/gsm8k", ability="math", extra_info={"index": 1, "answer": "#### 2"}),
+    "math": row(1, data_source="DigitalLearningGmbH/MATH-lighteval", **truth("\\frac{1}{2}")),
+    "dapo": row(1, data_source="math_dapo", ability="MATH", extra_info={"index": "9a9b-6eb4"},
+                reward_model={"style": "rule-lighteval/MATH_v2", "ground_truth": "34"}),
+    "aime": row(1, data_source="aime24", extra_info={"index": 0, "raw_problem": "x"}),
+}  # fmt: skip
+OTHERS = {
+    "gsm8k": {"question": "How many?", "answer": "Two and two.\n#### 1,000"},
+    "trl": {"prompt": "How many?", "completion": " four"},
+    "trl chat": {"prompt": say("How many?"), "completion": [{"role": "assistant", "content": "four"}]},
+    "trl messages": {"messages": [*say("How many?"), {"role": "assistant", "content": "four"}]},
+    "openrlhf": {"context_messages": say("How many?"), "label": "4"},
+    "openrlhf text": {"input": "How many?", "output": "four", "datasource": "web"},
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_what_verl_prepares_is_taken_by_verl(name: str, tmp_path) -> None:
+    assert kinds(found(lines(tmp_path / "rows.jsonl", REAL[name]), run=config("verl"))) == {}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_tools_rows_alone_have_no_faults(name: str, tmp_path) -> None:
+    facts = found(lines(tmp_path / "rows.jsonl", OTHERS[name]))
+    assert set(kinds(facts)) <= {"last_assistant"}
+    assert facts.asked.prompt_key in OTHERS[name]
+
+
+def test_a_column_that_looks_like_the_one_that_is_missing(tmp_path) -> None:
+    facts = found(lines(tmp_path / "rows.jsonl", {"problem": "1 + 1", "source": "web"}), run=config("verl"))
+    assert facts.asked.likely == {"prompt_key": "problem", "source_key": "source"}

@@ -141,6 +141,12 @@ def test_a_model_without_files_by_its_shape(tmp_path: Path, model: Path) -> None
         (["CONFIG", "--gpu", "H200", "data.max_prompt_length=0"], "max_prompt_length is 0"),
         (["CONFIG", "--gpu", "H200", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=-5"], "gpu is -5; it must"),
         (["CONFIG", "--gpu", "H200", "actor_rollout_ref.rollout.gpu_memory_utilization=90"], "a share of the GPU"),
+        (
+            ["CONFIG", "--gpu", "H200", "actor_rollout_ref.rollout.tensor_model_parallel_size=16"],
+            "it must be at most 8",
+        ),
+        (["CONFIG", "--gpu", "H200", "actor_rollout_ref.rollout.max_num_seqs=0"], "max_num_seqs is 0; it must be"),
+        (["CONFIG", "--gpu", "H200", "actor_rollout_ref.model.lora_rank=-1"], "lora_rank is -1; it must be at least 0"),
     ],
 )
 def test_wrong_options_are_one_line(arguments: list[str], said: str, script: Path) -> None:
@@ -175,7 +181,7 @@ def test_it_answers_at_once(script: Path) -> None:
     times: list[float] = []
     while len(times) < 8 and min(times, default=9) > COLD_S:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert rlcheck("memory-profile", script, "--gpu", "a100-40gb").code == 1
+        assert rlcheck("memory-profile", script, "--gpu", "a100-40gb", "--gpus-per-node", "1").code == 1
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(times) <= COLD_S, times

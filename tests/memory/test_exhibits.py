@@ -111,8 +111,8 @@ def test_changes_come_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_measurement_names_what_the_prediction_missed() -> None:
     table = next(exhibit for exhibit in exhibits(facts(measured())) if exhibit.title.startswith("Predicted"))
     rows = {row[0]: row for row in table.rows}
-    assert rows["actor update"][3:] == ("-19.1", "activations -16.1")
-    assert rows["rollout"][3:] == ("+0.8", "")
+    assert rows["actor update"][3:] == ("-19.1", "passes -13.3")
+    assert rows["rollout"][3:] == ("-0.6", "")
     assert "out of memory" in rows["checkpoint"][-1]
 
 

@@ -119,6 +119,17 @@ def test_crash_says_what_was_raised_first_and_keeps_the_tail(environ: dict[str, 
     assert error.tail[-1].startswith("RuntimeError: Engine core")
 
 
+def test_a_sentence_says_more_than_a_failed_look() -> None:
+    """As transformers reports a model type that it does not know."""
+    from rlcheck.remote.plugin_child import in_one_line
+
+    told = ValueError("Transformers does not recognize this architecture")
+    told.__cause__ = KeyError("qwen9")
+    wrapped = RuntimeError("Engine core initialization failed. See root cause above.")
+    wrapped.__cause__ = told
+    assert in_one_line(wrapped) == f"ValueError: {told}"
+
+
 def test_death_by_signal(environ: dict[str, str]) -> None:
     error = failure(environ, kind="signal")
     assert error.kind == "died"

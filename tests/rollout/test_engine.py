@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,23 @@ def test_an_engine_that_cannot_be_started_here_is_said_to_be(model: Path, tmp_pa
     assert "sglang" in json.dumps(report["checks"])
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real vLLM server of the CPU build."""
-    if not HAS_VLLM:
-        pytest.skip("vLLM is not installed here")
+@dataclass
+class Launched:
+    """A server that is starting."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def launched(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launched | None]:
+    """A real vLLM server of the CPU build, started at once: it comes up while the other tests of this file run."""
+    if not HAS_VLLM or not any("server" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        yield None
+        return
     log = tmp_path_factory.mktemp("server") / "log"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -108,17 +121,24 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
             [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words],
             env=base_environ(environ), stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
     try:
-        until = time.monotonic() + SERVER_S
-        while not _is_up(url):
-            assert process.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < until, log.read_text()[-3000:]
-            time.sleep(0.3)
-        yield url
+        yield Launched(f"http://127.0.0.1:{port}", process, log)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(launched: Launched | None) -> str:
+    """Its URL, once it is up."""
+    if launched is None:
+        pytest.skip("vLLM is not installed here")
+    until = time.monotonic() + SERVER_S
+    while not _is_up(launched.url):
+        assert launched.process.poll() is None, launched.log.read_text()[-3000:]
+        assert time.monotonic() < until, launched.log.read_text()[-3000:]
+        time.sleep(0.3)
+    return launched.url
 
 
 def _is_up(url: str) -> bool:

@@ -146,6 +146,73 @@ def test_a_generation_that_is_refused_or_hangs() -> None:
     assert hung.line == "POST /v1/completions was not answered within 0.4 s"
 
 
+def test_a_server_that_is_busy_or_starts_is_no_foreign_one() -> None:
+    fake = vllm(headers={"Retry-After": "7"})
+    for status in (429, 503):
+        fake.routes["GET", "/v1/models"] = (status, b"<html>later</html>")
+        facts = examined(fake)
+        assert failure(facts).kind == "busy"
+        assert f"HTTP {status}" in failure(facts).line
+        assert "wait 7" in failure(facts).line
+
+
+def test_a_server_that_breaks_off_is_still_an_llm_server() -> None:
+    """Its answer is no HTTP any more: the generation failed, not the address."""
+    fake = vllm()
+
+    def junk(_: dict[str, Any]) -> Any:
+        fake.headers["Transfer-Encoding"] = "chunked"
+        return 200, b"zzz no chunk"
+
+    fake.routes["POST", "/v1/completions"] = junk
+    facts = examined(fake)
+    assert (failure(facts).kind, facts.model) == ("refused", "tiny")
+    assert "broke off" in failure(facts).line
+
+
+def test_a_server_that_goes_while_it_generates_fails_that_check() -> None:
+    from rlcheck import engine
+    from rlcheck.checks.rol import CHECKS
+    from rlcheck.facts.base import known
+    from rlcheck.facts.document import Facts
+    from rlcheck.playbook import Library
+
+    def go(_: dict[str, Any]) -> Any:
+        raise ConnectionError  # the thread of the request ends, and with it the connection
+
+    fake = vllm()
+    fake.routes["POST", "/v1/completions"] = go
+    facts = examined(fake)
+    assert "closed the connection" in failure(facts).line
+    findings = {finding.id: finding for finding in engine.judge(Facts(rollout=known(facts)), CHECKS, Library())}
+    assert findings["ROL002"].status == "fail"
+    assert "the log of http://127.0.0.1" in findings["ROL002"].fixes[0].title
+    assert findings["ROL013"].status == "pass"
+
+
+def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlcheck.rollout.http._LIMIT_BYTES", 1 << 20)
+    fake = vllm()
+    fake.routes["POST", "/v1/completions"] = (200, b"x" * (3 << 20))
+    assert "more than 1 MiB" in failure(examined(fake)).line
+
+
+def test_deadlines_of_small_questions_are_no_longer_than_asked() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        facts = examine(f"http://127.0.0.1:{silent.getsockname()[1]}", generate_s=0.2)
+    assert (failure(facts).kind, failure(facts).stage) == ("silent", "health")
+    assert "0.2 s" in failure(facts).line
+
+
+@pytest.mark.parametrize("key", ["secret\nX-Other: 1", "schlüssel"])
+def test_a_key_that_no_header_takes_is_the_users_to_mend(key: str) -> None:
+    with pytest.raises(UrlError, match="VLLM_API_KEY") as refused:
+        examine("http://127.0.0.1:1", {"VLLM_API_KEY": key})
+    assert key[:5] not in str(refused.value)
+
+
 def test_keys_come_from_the_environment_and_are_not_kept() -> None:
     fake = vllm(key="k-123456789")
     lacking = examined(fake)
@@ -300,7 +367,7 @@ def test_the_record_of_a_server_is_judged_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [((), "give a CONFIG"), (("http://u:p@h:1",), "RLCHECK_API_KEY"), (("localhost:8000",), "http://localhost:8000"),
+    [((), "give a CONFIG"), (("http://u:p@h:1",), "RLCHECK_API_KEY"), (("node7:8000",), "http://node7:8000"),
      (("http://h:1", "a=b"), "overrides change a CONFIG"), (("no-such-file.yaml",), "no-such-file.yaml")],
     ids=["nothing", "password", "no scheme", "override", "no file"],
 )  # fmt: skip

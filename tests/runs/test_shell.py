@@ -101,7 +101,7 @@ def test_overrides_of_a_script_have_their_line_and_column(tmp_path: Path) -> Non
     script = tmp_path / "train.sh"
     script.write_text(
         "ARGS=(\n  trainer.nnodes=2\n)\n# trainer.n_gpus_per_node=1\npython3 -m verl.trainer.main_ppo \\\n"
-        "  trainer.n_gpus_per_node=4 actor_rollout_ref.actor.clip_ration=0.3 \\\n  \"${ARGS[@]}\" $@\n"
+        '  trainer.n_gpus_per_node=4 actor_rollout_ref.actor.clip_ration=0.3 \\\n  "${ARGS[@]}" $@\n'
     )
     facts = read_run(str(script), ["trainer.total_epochs=2"])
     assert fields.place_of(facts, "gpus_per_node") == f"{script}:6:3"

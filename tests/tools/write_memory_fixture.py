@@ -37,9 +37,7 @@ def main(out: Path, sources: list[Path]) -> None:
             if "measured" in answer:
                 cases[name] = slim(answer["measured"])
     lines = [f" {json.dumps(name)}: {json.dumps(cases[name])}" for name in sorted(cases)]
-    note = json.dumps(
-        "One H200, torch 2.11.0+cu130, transformers 5.17, vLLM 0.26.0: phase to [allocated, device]"
-    )
+    note = json.dumps("One H200, torch 2.11.0+cu130, transformers 5.17, vLLM 0.26.0: phase to [allocated, device]")
     out.write_text(f'{{"note": {note}, "cases": {{\n' + ",\n".join(lines) + "\n}}\n")
 
 

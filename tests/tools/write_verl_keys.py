@@ -43,6 +43,12 @@ def _layouts(wheel: zipfile.ZipFile) -> dict[str, dict[str, Any]]:
     }
 
 
+def _choices(wheel: zipfile.ZipFile) -> list[str]:
+    """What `model_engine=` may name."""
+    folder = "verl/trainer/config/model_engine/"
+    return sorted(Path(name).stem for name in wheel.namelist() if name.startswith(folder) and name.endswith(".yaml"))
+
+
 def _difference(layout: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     gone = [key for key in base if key not in layout]
     sections = {key.rsplit(".", depth)[0] for key in gone for depth in range(1, key.count(".") + 1)}
@@ -118,6 +124,7 @@ def write(wheels: list[Path]) -> None:
         {
             "source": f"verl {', '.join(versions)}, verl/trainer/config/_generated_ppo_*trainer.yaml (Apache-2.0)",
             "versions": versions,
+            "model_engines": {v: _choices(w) for v, w in zip(versions, opened, strict=True)},
             "extra": sorted(
                 set().union(*(_extra(layouts[v], _fields(w)) for v, w in zip(versions, opened, strict=True)))
             ),

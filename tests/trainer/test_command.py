@@ -221,7 +221,7 @@ def test_the_dry_run_needs_no_training_stack(tmp_path: Path) -> None:
     places = [done.stdout.index(f"== {heading} ==") for heading in headings]
     assert places == sorted(places)
     assert "critic  node 0  CPU slot 1  train-1" in done.stdout
-    assert "86,720 parameters" in done.stdout
+    assert "85,312 parameters" in done.stdout
     assert not list(tmp_path.iterdir())
 
 

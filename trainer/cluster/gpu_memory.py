@@ -44,7 +44,7 @@ class GpuMemory:
         return peak
 
     def _now(self) -> int:
-        return max(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles)
+        return max(_used(handle) for handle in self._handles)
 
     def _sample(self, never: threading.Event) -> None:
         while not never.wait(SAMPLE_S):
@@ -53,6 +53,14 @@ class GpuMemory:
                 now = self._now()
                 with self._lock:
                     self._peak_bytes = max(self._peak_bytes, now)
+
+
+def _used(handle: Any) -> int:
+    """What programs hold; drivers older than R510 count what the driver keeps for itself as well."""
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
+    except NvmlError:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
 def _handle(gpu: str) -> Any:

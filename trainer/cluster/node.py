@@ -24,6 +24,7 @@ from trainer.cluster.processes import (
     kill,
     oom_kills,
     open_pidfd,
+    resident_bytes,
     shared_memory_of,
     wait_gone,
     wait_status,
@@ -76,6 +77,11 @@ class NodeEyes:
             return self._gpu_memory.take() if self._gpu_memory is not None else None
         except NvmlError:
             return None
+
+    def resident_bytes(self, pids: Sequence[int]) -> int:
+        """RAM of the processes and of those that they started, each at its most; shared pages count in each."""
+        members = {process.pid for pid in pids for process in descendants(pid)} | set(pids)
+        return sum(map(resident_bytes, members))
 
     def fate(self, pid: int, said: str) -> str:
         """In words: how the process ended; SAID is Ray's account."""

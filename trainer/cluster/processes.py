@@ -58,6 +58,16 @@ def family(pid: int) -> set[Process]:
     return descendants(pid) | ({found} if found else set())
 
 
+def resident_bytes(pid: int | None = None) -> int:
+    """RAM that process PID (null: this one) held at its most; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s*(\d+) kB", status, re.M)
+    return int(found[1]) << 10 if found else 0
+
+
 def group_members(groups: Iterable[int]) -> set[Process]:
     """Processes of our session in these process groups: what a dead worker leaves behind is still in its group."""
     wanted = set(groups)

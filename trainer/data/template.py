@@ -44,6 +44,9 @@ def load_tokenizer(
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0][:300]
         raise UserError(f"no tokenizer can be loaded from {place}: {why}; set model.tokenizer_path") from None
+    # Without its files transformers makes an empty one and says nothing.
+    if not set(tokenizer("abc 123", add_special_tokens=False)["input_ids"]) - {tokenizer.unk_token_id}:
+        raise UserError(f"the tokenizer in {place} makes no tokens of text; are its files (tokenizer.json) there?")
     if tokenizer.eos_token_id is None:
         raise UserError(f"the tokenizer in {place} has no eos_token, so no answer could end; add it to its config")
     if tokenizer.pad_token_id is None:

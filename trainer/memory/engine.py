@@ -9,6 +9,7 @@ Starts the engine as a run does, generates with it, lets it sleep and wakes it, 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 import time
@@ -87,7 +88,13 @@ def measure(request: EngineRequest) -> dict[str, Any]:
         found.append(MeasuredPhase(name="asleep", peak_bytes=watch.take()))
         engine.wake("weights")
         found.append(MeasuredPhase(name="weights awake", peak_bytes=watch.take()))
-    answer = {"phases": msgspec.to_builtins(found), "kv": _kv(engine), "seconds": stages, "facts": facts}
+    answer = {
+        "phases": msgspec.to_builtins(found),
+        "kv": _kv(engine),
+        "seconds": stages,
+        "facts": facts,
+        "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
     engine.stop()
     return answer
 

@@ -70,7 +70,7 @@ def run(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     return {
         "measured": msgspec.to_builtins(together(ranks, engine)),
         "kv": engine.kv if engine else {},
-        "host_bytes": host_bytes,
+        "host_bytes": {"rank": host_bytes, "engine": engine.host_bytes if engine else 0},
         "notes": notes,
     }
 
@@ -84,24 +84,23 @@ class EngineMemory:
     syncing_bytes: int
     """With its weights awake and no cache."""
     kv: dict[str, int]
+    host_bytes: int
 
 
 def together(ranks: Sequence[MeasuredPhase], engine: EngineMemory | None) -> list[MeasuredPhase]:
     """The phases as a run has them: training beside the sleeping engine, rollout beside idle training ranks."""
     if engine is None:
         return list(ranks)
-    idle = next((phase.peak_bytes for phase in ranks if phase.name == "idle"), 0)
+    idle = next((phase for phase in ranks if phase.name == "idle"), MeasuredPhase(name="idle", peak_bytes=0))
     found: list[MeasuredPhase] = []
     for phase in ranks:
         size = engine.syncing_bytes if phase.name == "weight sync" else engine.asleep_bytes
         beside = Owner(kind="engine", role="rollout", num_bytes=size)
         more = {"peak_bytes": phase.peak_bytes + size, "owners": (*phase.owners, beside)}
         found.append(phase if phase.error else msgspec.structs.replace(phase, **more))
-    rollout = (
-        Owner(kind="engine", role="rollout", num_bytes=engine.awake_bytes),
-        Owner(kind="weights", role="actor", num_bytes=idle),
-    )
-    found.append(MeasuredPhase(name="rollout", peak_bytes=engine.awake_bytes + idle, owners=rollout))
+    awake = Owner(kind="engine", role="rollout", num_bytes=engine.awake_bytes)
+    peak = engine.awake_bytes + idle.peak_bytes
+    found.append(MeasuredPhase(name="rollout", peak_bytes=peak, owners=(*idle.owners, awake)))
     return found
 
 
@@ -159,7 +158,7 @@ def _engine(facts: RunFacts, directories: dict[str, str], gpus: Sequence[str]) -
     phases = {phase["name"]: int(phase["peak_bytes"]) for phase in answer["phases"]}
     awake = phases["rollout"]
     asleep, syncing = phases.get("asleep", awake), phases.get("weights awake", awake)
-    return EngineMemory(awake - before, asleep - before, syncing - before, answer["kv"])
+    return EngineMemory(awake - before, asleep - before, syncing - before, answer["kv"], answer["host_bytes"])
 
 
 def _with_tokenizer_off(facts: RunFacts) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlcheck.check import Verdict, check, passed, skip
 from rlcheck.checks.cfg.common import is_legacy, is_verl, who
 from rlcheck.checks.cfg.limits import limit
-from rlcheck.checks.cfg.roles import Role, roles
+from rlcheck.checks.cfg.roles import roles
 from rlcheck.checks.cfg.say import Case, conclude, given, run_of
 from rlcheck.facts.document import Facts
 from rlcheck.facts.run import RoleSpec, RunFacts
@@ -119,16 +119,8 @@ def gradients(facts: Facts) -> Verdict:
     cases = list[Case]()
     for role in roles(run):
         if role.spec.trained:
-            cases += _limit(run, role.name, _acting(run, role)) + _unread(run, role.name)
+            cases += _limit(run, role.name, role.spec.optim.grad_clip) + _unread(run, role.name)
     return conclude(run, cases, "with a limit")
-
-
-def _acting(run: RunFacts, role: Role) -> float | None:
-    read = _READ.format(_VERL_ROLES.get(role.name, ""))
-    if not is_verl(run) or is_legacy(run) or read not in run.values:
-        return role.spec.optim.grad_clip
-    value = run.values[read]
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _limit(run: RunFacts, name: str, norm: float | None) -> list[Case]:

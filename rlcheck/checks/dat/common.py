@@ -16,7 +16,7 @@ WORDS = {
     "double_key": "a key twice",
     "line_long": "too long a line",
     "utf8": "not UTF-8",
-    "utf16": "UTF-16",
+    "wide": "in an encoding of wide characters",
     "bom": "a byte order mark",
     "nul": "a NUL character",
     "half_pair": "half a surrogate pair",
@@ -52,6 +52,15 @@ WORDS = {
     "leak_alike": "but for case and white space the same as",
     "media_count": "marks and things differ in number",
 }
+
+PUT_ASIDE = frozenset(
+    ("json", "no_object", "double_key", "line_long", "utf8", "nul", "half_pair", "prompt_missing", "prompt_null",
+     "prompt_type", "prompt_empty", "message_form", "message_role", "message_empty", "last_assistant", "source_missing",
+     "source_form", "source_unscored", "truth_missing", "truth_form", "truth_unusable", "not_finite_used", "extra_form",
+     "template", "too_long", "media_count", "repeated", "leak", "leak_alike")
+)  # fmt: skip
+"""Kinds for which `--fix` puts a row aside, as in rlcheck/remote/dataset/judge.py."""
+_ONLY_WITH_CONFIG = ("last_assistant", "truth_missing")
 
 
 def data(facts: Facts) -> DatasetFacts:
@@ -98,6 +107,17 @@ def places(troubles: tuple[Trouble, ...]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def rest(section: DatasetFacts, troubles: tuple[Trouble, ...]) -> dict[str, str]:
+    """For the fix by `--fix`: how many rows it leaves. Nothing where it leaves none, or does not go by these."""
+    kinds = {trouble.kind for trouble in troubles}
+    unfit = kinds.isdisjoint(PUT_ASIDE) or (not section.asked.framework and kinds <= set(_ONLY_WITH_CONFIG))
+    mine = {spot.file for trouble in troubles for spot in trouble.spots}
+    left = sum(file.num_rows for file in section.files if file.path in mine) - total(troubles)
+    lines = {"json", "no_object", "double_key", "line_long", "utf8"}
+    left += sum(trouble.count for trouble in troubles if trouble.kind in lines)  # these were never rows
+    return {} if unfit or left <= 0 else {"rest": f"{left:,}".replace(",", " ")}
+
+
 def proof(troubles: tuple[Trouble, ...]) -> tuple[Evidence, ...]:
     """The first place of each kind."""
     return tuple(
@@ -126,6 +146,6 @@ def verdict(
     make: Callable[..., Verdict], section: DatasetFacts, troubles: tuple[Trouble, ...], expected: str, **more: Any
 ) -> Verdict:
     """A problem with the places of TROUBLES."""
-    params = {"file": first_file(section, troubles), **more.pop("params", {})}
+    params = {"file": first_file(section, troubles), **rest(section, troubles), **more.pop("params", {})}
     return make(expected, more.pop("found", listed(troubles)), details=places(troubles), evidence=proof(troubles),
                 params=params, **more)  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, warn
-from rlcheck.checks.dat.common import data, key, stops
+from rlcheck.checks.dat.common import data, key, rows, stops
+from rlcheck.facts.dataset import DataFile
 from rlcheck.facts.document import Facts
 
 _TAKEN = {
@@ -38,13 +39,13 @@ def readable(facts: Facts) -> Verdict:
     return fail(
         "files that can be read to their ends",
         f"{len(broken)} of {len(section.files)} that cannot",
-        details=tuple(f"{file.path}: {file.problem} (after {file.num_rows} rows)" for file in broken),
+        details=tuple(f"{file.path}: {file.problem} (after {rows(file.num_rows)})" for file in broken),
         evidence=tuple(evidence("dataset.files", file.problem, file.path) for file in broken),
-        params={"file": broken[0].path, "package": "pyarrow"},
+        params={"file": broken[0].path},
     )
 
 
-@check("DAT002", "The examined Python has what these files need", needs=("dataset",), playbook="data-file")
+@check("DAT002", "The examined Python has what these files need", needs=("dataset",), playbook="data-library")
 def library(facts: Facts) -> Verdict:
     """Looks for the library that a kind of file needs.
 
@@ -73,7 +74,8 @@ def library(facts: Facts) -> Verdict:
     )
 
 
-@check("DAT003", "Data files hold rows", needs=("dataset",), playbook="data-file", caused_by=("DAT001", "DAT002"))
+@check("DAT003", "Data files hold rows", needs=("dataset",), playbook="data-file",
+       caused_by=("DAT001", "DAT002", "DAT005", "DAT006"))  # fmt: skip
 def not_empty(facts: Facts) -> Verdict:
     """Counts the rows of each file.
 
@@ -97,13 +99,19 @@ def not_empty(facts: Facts) -> Verdict:
     return fail(
         "rows in every file",
         f"none in {len(empty)} of {len(section.files)}",
-        details=tuple(f"{file.path}: {file.num_lines} lines, no row" for file in empty),
+        details=tuple(f"{file.path}: {_lines(file)}no row" for file in empty),
         evidence=tuple(evidence("dataset.files", "0 rows", file.path) for file in empty),
-        params={"file": empty[0].path, "package": "pyarrow"},
+        params={"file": empty[0].path},
     )
 
 
-@check("DAT004", "The framework reads files of this kind", needs=("dataset",), playbook="data-file")
+def _lines(file: DataFile) -> str:
+    if file.format not in ("lines", "gz"):
+        return ""
+    return f"{file.num_lines} line{'' if file.num_lines == 1 else 's'}, "
+
+
+@check("DAT004", "The framework reads files of this kind", needs=("dataset",), playbook="data-kind")
 def known_kind(facts: Facts) -> Verdict:
     """Compares names and forms of the files with what the framework of the config takes.
 
@@ -139,7 +147,7 @@ def known_kind(facts: Facts) -> Verdict:
         f"{len(wrong)} that it refuses",
         details=tuple(wrong),
         evidence=(evidence("dataset.files", wrong[0], section.asked.source),),
-        params={"file": wrong[0].partition(": ")[0], "package": "pyarrow"},
+        params={"file": wrong[0].partition(": ")[0]},
     )
 
 
@@ -169,10 +177,12 @@ def fills_batch(facts: Facts) -> Verdict:
     if asked.train_max_samples > 0:
         left = min(left, asked.train_max_samples)
     if not section.num_rows("train") or left >= asked.train_batch_size:
-        return passed(f"{left} rows for batches of {asked.train_batch_size}")
+        return passed(f"{rows(left)} for batches of {asked.train_batch_size}")
+    if section.most_rows:
+        return skip(f"no more than the first {section.most_rows} rows of a file were read")
     return stops(section)(
         f"at least one batch of {asked.train_batch_size} rows",
-        f"{left} rows" + (f" ({section.lengths.num_too_long} too long)" if asked.filter_overlong_prompts else ""),
+        rows(left) + (f" ({section.lengths.num_too_long} too long)" if asked.filter_overlong_prompts else ""),
         evidence=(evidence("dataset.files", left, asked.source),),
         params={"setting": f"{key(section, 'train_batch_size')}={max(1, left)}", "file": section.files[0].path},
     )

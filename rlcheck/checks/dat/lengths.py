@@ -39,7 +39,9 @@ def fits(facts: Facts) -> Verdict:
     troubles = found(section, "too_long")
     limit = f"{key(section, 'max_prompt_length')}={lengths.limit}"
     if not troubles:
-        return passed(f"none has more than {lengths.limit} tokens")
+        left_out = section.counts.get("unmeasured", 0)
+        but = f"; {rows(left_out)} with parts that are no plain text were not measured" if left_out else ""
+        return passed(f"none has more than {lengths.limit} tokens{but}")
     more: dict[str, Any] = {
         "params": {"setting": f"{key(section, 'max_prompt_length')}={lengths.longest}"},
         "found": f"{rows(troubles[0].count)} too long, the longest of {lengths.longest} tokens",

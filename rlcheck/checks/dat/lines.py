@@ -7,6 +7,7 @@ from rlcheck.checks.dat.common import data, found, listed, places, proof, verdic
 from rlcheck.facts.document import Facts
 
 _LINES = ("lines", "gz")
+_OBJECTS = (*_LINES, "array")
 
 
 @check("DAT005", "Every line is one JSON object", needs=("dataset",), playbook="data-lines")
@@ -28,8 +29,8 @@ def json_lines(facts: Facts) -> Verdict:
         https://jsonlines.org/
     """
     section = data(facts)
-    if not any(file.format in _LINES for file in section.files):
-        return skip("no file of lines")
+    if not any(file.format in _OBJECTS for file in section.files):
+        return skip("no file of JSON")
     troubles = found(section, "json", "no_object", "double_key", "line_long")
     if not troubles:
         return passed("every line is an object")
@@ -41,7 +42,8 @@ def utf8(facts: Facts) -> Verdict:
     """Decodes every line.
 
     What it does:
-        Reports bytes that are no UTF-8, with the column counted in bytes, and files that begin as UTF-16 does.
+        Reports bytes that are no UTF-8, with the column counted in bytes, and files that begin as UTF-16 or UTF-32 do;
+        of these no line is read.
 
     Why it matters:
         JSON is UTF-8 by definition. A loader raises UnicodeDecodeError in the middle of the file, or replaces what it
@@ -56,8 +58,10 @@ def utf8(facts: Facts) -> Verdict:
     section = data(facts)
     if not any(file.format in _LINES for file in section.files):
         return skip("no file of lines")
-    troubles = found(section, "utf16", "utf8")
-    return verdict(fail, section, troubles, "UTF-8") if troubles else passed("all of it")
+    troubles = found(section, "wide", "utf8")
+    wide = section.trouble("wide").spots
+    params = {"encoding": wide[0].text} if wide else {}
+    return verdict(fail, section, troubles, "UTF-8", params=params) if troubles else passed("all of it")
 
 
 @check("DAT007", "Line ends are of one kind, without a byte order mark", needs=("dataset",), playbook="data-lines")

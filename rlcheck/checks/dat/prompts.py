@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
-from rlcheck.checks.dat.common import data, found, key, listed, places, proof, stops, verdict
+from rlcheck.checks.dat.common import data, found, key, listed, places, proof, rows, stops, verdict
+from rlcheck.facts.dataset import DatasetFacts
 from rlcheck.facts.document import Facts
 
 
@@ -16,8 +17,8 @@ def prompt(facts: Facts) -> Verdict:
         verl also prompts that are plain text, where it needs a list of messages.
 
     Why it matters:
-        rltrain stops at the first such row. Elsewhere an empty prompt becomes a sample like any other: the model is
-        rewarded for what it says to nobody.
+        A trainer stops at such a row, or takes an empty prompt as a sample like any other: the model is then rewarded
+        for what it says to nobody.
 
     How to fix:
         Name the right column with data.prompt_key; --fix puts rows without a prompt aside.
@@ -32,8 +33,8 @@ def prompt(facts: Facts) -> Verdict:
             column.name for file in section.files[:1] for column in file.columns if "." not in column.name
         )
         return skip(f"no column looks like a prompt (there are {names or 'none'}); --prompt-key names one")
-    params = {"setting": f"{key(section, 'prompt_key')}=COLUMN"}
     troubles = found(section, "prompt_missing", "prompt_null", "prompt_type", "prompt_empty")
+    params = _column(section, "prompt_key", "prompt_missing")
     if troubles:
         # verl trains on an empty prompt like on any other: it does not stop there.
         only_empty = asked.framework == "verl" and all(trouble.kind == "prompt_empty" for trouble in troubles)
@@ -43,11 +44,17 @@ def prompt(facts: Facts) -> Verdict:
     if num_plain and asked.framework == "verl":
         return fail(
             f"a list of messages in column {asked.prompt_key}: [{{role, content}}]",
-            f"plain text in {num_plain} rows; verl takes it apart into characters",
+            f"plain text in {rows(num_plain)}; verl takes it apart into characters",
             evidence=(evidence("dataset.counts", num_plain, section.files[0].path),),
-            params={"file": section.files[0].path, **params},
+            params={"file": section.files[0].path},
         )
     return passed(f"column {asked.prompt_key}")
+
+
+def _column(section: DatasetFacts, name: str, kind: str) -> dict[str, str]:
+    """What to type where no row has the column that the config names."""
+    everywhere = section.trouble(kind).count >= sum(file.num_rows for file in section.files)
+    return {"setting": f"{key(section, name)}={section.asked.likely.get(name, 'COLUMN')}"} if everywhere else {}
 
 
 @check("DAT013", "Chat messages have a role and a content", needs=("dataset",), playbook="data-prompt")
@@ -130,8 +137,10 @@ def source(facts: Facts) -> Verdict:
         return passed(f"column {section.asked.source_key}")
     own = section.asked.framework == "verl" and not section.asked.scored_sources
     make = warn if own and not found(section, "source_missing", "extra_form") else fail
-    return verdict(make, section, troubles, f"a name in column {section.asked.source_key}",
-                   params={"setting": f"{key(section, 'source_key')}=COLUMN"})  # fmt: skip
+    expected = f"a name in column {section.asked.source_key}"
+    if {trouble.kind for trouble in troubles} == {"extra_form"}:
+        expected = "an object, or nothing, in column extra_info"
+    return verdict(make, section, troubles, expected, params=_column(section, "source_key", "source_missing"))
 
 
 @check("DAT016", "The reward scores every source", needs=("dataset",), playbook="data-source", caused_by=("DAT015",))
@@ -159,8 +168,8 @@ def scored(facts: Facts) -> Verdict:
     if not troubles:
         return passed(section.asked.reward)
     is_verl = section.asked.framework == "verl"
-    setting = f"{key(section, 'function_path')}=FILE.py"
-    more = {"params": {"setting": setting}, "found": f"{listed(troubles)} ({section.asked.reward})"}
+    function = f"{key(section, 'function_path')}=FILE.py"
+    more = {"params": {"function": function}, "found": f"{listed(troubles)} ({section.asked.reward})"}
     expected = "a source that verl's default_compute_score knows" if is_verl else "a rule for every source"
     return verdict(fail, section, troubles, expected, **more)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rlcheck.check import Verdict, check, info, passed, skip, warn
+from rlcheck.check import Verdict, check, evidence, info, passed, skip, warn
 from rlcheck.checks.dat.common import data, found, listed, places, verdict
+from rlcheck.facts.dataset import DataFile, DatasetFacts
 from rlcheck.facts.document import Facts
 
 
@@ -28,6 +29,9 @@ def repeated(facts: Facts) -> Verdict:
     """
     section = data(facts)
     troubles, alike = found(section, "repeated"), found(section, "alike")
+    named = _named_again(section, "train", "train")
+    if named:
+        return _twice(named, "each file once")
     if troubles:
         return verdict(warn, section, (*troubles, *alike), "each prompt once")
     noted = (*alike, *found(section, "repeated_val"))
@@ -36,7 +40,7 @@ def repeated(facts: Facts) -> Verdict:
     return passed("each prompt once")
 
 
-@check("DAT024", "No prompt has two answers", needs=("dataset",), playbook="data-twins")
+@check("DAT024", "No prompt has two answers", needs=("dataset",), playbook="data-contradiction")
 def contradictions(facts: Facts) -> Verdict:
     """Compares the ground truths of rows with the same prompt.
 
@@ -76,9 +80,26 @@ def leak(facts: Facts) -> Verdict:
     section = data(facts)
     if not any(file.split == "val" for file in section.files):
         return skip("no validation data; --val names it")
+    named = _named_again(section, "train", "val")
+    if named:
+        return _twice(named, "validation prompts that training has not seen")
     troubles = found(section, "leak", "leak_alike")
     return (
         verdict(warn, section, troubles, "validation prompts that training has not seen")
         if troubles
         else passed("none of them")
     )
+
+
+def _named_again(section: DatasetFacts, first: str, second: str) -> tuple[DataFile, ...]:
+    """Files of split SECOND that are one of split FIRST, before them in the list."""
+    before = {file.path for file in section.files if file.split == first}
+    return tuple(file for file in section.files if file.split == second and file.same_as in before)
+
+
+def _twice(files: tuple[DataFile, ...], expected: str) -> Verdict:
+    what = "training and validation" if files[0].split == "val" else "training twice"
+    lines = tuple(f"{file.path} is {file.same_as}" for file in files if file.path != file.same_as)
+    return warn(expected, f"{files[0].path}: the same file for {what}", details=lines,
+                evidence=(evidence("dataset.files", files[0].same_as, files[0].path),),
+                params={"again": files[0].path})  # fmt: skip

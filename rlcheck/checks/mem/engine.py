@@ -60,8 +60,9 @@ def cache_holds_a_sequence(facts: Facts) -> Verdict:
     if memory.limits.concurrent_sequences >= 1:
         return passed(f"{memory.limits.kv_tokens:,} tokens")
     verdict = fail if memory.exact else warn
+    longest = run.spec.rollout.max_model_len or _sequence(run)
     return verdict(
-        f"room for one sequence of {_sequence(run):,} tokens",
+        f"room for one sequence of the engine's greatest length, {longest:,} tokens",
         f"room for {memory.limits.kv_tokens:,} tokens",
         details=(_share_line(run),),
         evidence=(evidence("memory.limits.kv_tokens", memory.limits.kv_tokens, "prediction"),),

@@ -84,10 +84,11 @@ def there_is_room(facts: Facts) -> Verdict:
         https://docs.pytorch.org/docs/stable/notes/cuda.html
     """
     memory = need(facts.memory)
-    peak = memory.peak
+    # Without the allocator's slack, which is given back when it is needed.
+    peak = max(memory.phases, key=lambda phase: phase.needed_bytes, default=None)
     if peak is None or peak.needed_bytes > memory.usable_bytes:
         return skip("no GPU is used" if peak is None else "it does not fit at all (MEM001)")
-    left = memory.usable_bytes - peak.num_bytes
+    left = memory.usable_bytes - peak.needed_bytes
     if left >= _TIGHT * memory.usable_bytes:
         return passed(f"{gib(left)} are left in {peak.name}")
     return warn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown, warn
 from rlcheck.facts.base import need
@@ -44,8 +45,17 @@ def server_is_reached(facts: Facts) -> Verdict:
         f"a server at {rollout.target}",
         failure.line,
         evidence=(evidence("rollout.failure.kind", failure.kind, rollout.target),),
-        params={"url": rollout.target},
+        params=_remedy(failure, rollout, server),
     )
+
+
+def _remedy(failure: Failure, rollout: RolloutFacts, server: ServerFacts) -> dict[str, str]:
+    """What to look at, by the layer at which it ended."""
+    if failure.kind == "name":
+        return {"name": server.host}
+    if failure.kind == "plain":
+        return {"plain": rollout.target.replace("https:", "http:", 1)}
+    return {"certificate": rollout.target} if failure.kind == "tls" else {"url": rollout.target}
 
 
 @check("ROL011", "It is an LLM server", needs=("rollout.server",), playbook="rollout-server-foreign",
@@ -75,13 +85,24 @@ def it_is_an_llm_server(facts: Facts) -> Verdict:
             "vLLM or SGLang",
             failure.line,
             evidence=(evidence("rollout.server.banner", server.banner or "nothing", rollout.target),),
-            params={"url": server.redirect or "http://HOST:PORT"},
+            params=_sent_to(server),
         )
     if failure is not None and failure.kind == "key":
         return unknown("it asks for a key first")
+    if failure is not None and failure.kind == "busy":
+        return unknown("it does not say which models it has")
     if not rollout.engine:
         return info("an OpenAI-compatible server, neither vLLM nor SGLang")
     return passed(f"{rollout.engine} {rollout.version} with {', '.join(server.models[:3])}")
+
+
+def _sent_to(server: ServerFacts) -> dict[str, str]:
+    """Where a redirect keeps what was asked for: the server itself. A login page is none."""
+    place = urlsplit(server.redirect)
+    kept = next((path for path in ("/health", "/v1/models") if place.path.endswith(path)), "")
+    if not kept or not place.netloc or place.query:
+        return {}
+    return {"url": f"{place.scheme}://{place.netloc}{place.path[: -len(kept)]}"}
 
 
 @check("ROL012", "The server is ready for us", needs=("rollout.server",), playbook="rollout-server-not-ready",
@@ -103,7 +124,7 @@ def server_is_ready(facts: Facts) -> Verdict:
     """
     rollout, server, failure = _server(facts)
     if failure is not None and failure.kind == "key":
-        return fail("a key that the server takes", failure.line,
+        return fail("a key that the server takes", failure.line, params={"variable": "RLCHECK_API_KEY"},
                     evidence=(evidence("rollout.server.needs_key", "true", rollout.target),))  # fmt: skip
     status = server.health.value
     if status is None:
@@ -112,7 +133,11 @@ def server_is_ready(facts: Facts) -> Verdict:
         return skip("it is no LLM server")
     if status >= 500:
         return fail("/health to be HTTP 200", f"HTTP {status}: the server is starting, or its engine has died",
+                    params={"url": rollout.target},
                     evidence=(evidence("rollout.server.health", status, rollout.target),))  # fmt: skip
+    if failure is not None and failure.kind == "busy":
+        return fail("an answer to GET /v1/models", failure.line, params={"url": rollout.target},
+                    evidence=(evidence("rollout.failure.line", failure.line, rollout.target),))  # fmt: skip
     key = f", with the key in {server.key_from}" if server.key_from else ""
     return passed(f"/health is HTTP {status}{key}")
 

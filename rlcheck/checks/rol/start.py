@@ -60,7 +60,13 @@ def engine_starts(facts: Facts) -> Verdict:
         found,
         details=(f"in stage: {failure.stage or 'start of Python'}", *details_of(failure)),
         evidence=(evidence("rollout.failure.line", failure.line, "the engine's process"),),
+        params=_known(failure),
     )
+
+
+def _known(failure: Failure) -> dict[str, str]:
+    late = {"option": "--start-timeout SECONDS"} if failure.kind == "timeout" else {}
+    return late | ({"known": failure.known} if failure.known else {})
 
 
 @check("ROL002", "It generates", needs=("rollout",), playbook="rollout-generation",
@@ -91,7 +97,8 @@ def it_generates(facts: Facts) -> Verdict:
         return passed(f"{first}, {speed.tokens_per_s:.0f} tokens/s with {speed.num_requests} at a time")
     if not rollout.is_server and not _started(rollout):
         return skip("the engine did not start")
-    if rollout.is_server and failure.kind in ("name", "address", "tls", "plain", "redirect", "key", "foreign"):
+    server = rollout.server.value
+    if rollout.is_server and not (server and server.models):
         return skip("no LLM server was reached")
     found = failure.root or failure.line
     return fail(
@@ -99,6 +106,7 @@ def it_generates(facts: Facts) -> Verdict:
         found,
         details=(f"in stage: {failure.stage}", *details_of(failure)),
         evidence=(evidence("rollout.failure.line", failure.line, rollout.target),),
+        params={"url": rollout.target} if rollout.is_server else {"engine": rollout.engine} | _known(failure),
     )
 
 

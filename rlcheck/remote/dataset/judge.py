@@ -18,7 +18,7 @@ REASONS = (
     "double_key",
     "line_long",
     "utf8",
-    "utf16",
+    "wide",
     "nul",
     "half_pair",
     "prompt_missing",
@@ -146,12 +146,16 @@ class Judge:
         return found
 
     def _digests(self, part: Any, prompt: Prompt, truth: Any, media: list) -> None:
-        whole = "\x1e".join([f"{role}\x1f{content}" for role, content in prompt.turns])
+        whole = "\x1e".join([f"{role}\x1f{content}" for role, content in prompt.turns]) + prompt.others
+        if prompt.has_parts:
+            whole += repr(prompt.messages)
         if media:
             whole += repr(media)
         part.prompt = digest(whole)
         spoken = " ".join([content for role, content in prompt.turns if role != "system"])
-        alike = " ".join(spoken.casefold().split())
+        alike = " ".join(spoken.casefold().split()) + prompt.others
+        if prompt.has_parts:
+            alike += repr(prompt.messages)
         part.alike = digest(alike + repr(media) if media else alike)
         part.truth = zlib.crc32(repr(truth).encode("utf-8", "backslashreplace"))
 

@@ -11,12 +11,22 @@ LIMIT_BYTES = 64 << 20
 """A longer line is not read: one that long is no row but a file without line ends."""
 
 
+_WIDE = ((b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+
+
 class NotUsable(ValueError):
     """A line that gives no row."""
 
     def __init__(self, kind: str, text: str, column: int = 0) -> None:
         super().__init__(text)
         self.kind, self.text, self.column = kind, text, column
+
+
+def wide_encoding(path: str, kind: str) -> str:
+    """UTF-16 or UTF-32 where the first bytes say so, else ""."""
+    with gzip.open(path, "rb") if kind == "gz" else open(path, "rb") as file:
+        head = file.read(4)
+    return next((name for mark, name in _WIDE if head.startswith(mark)), "")
 
 
 def read(path: str, kind: str, start: int, end: int) -> Iterator[bytes]:

@@ -53,8 +53,14 @@ def _read(task: dict, judge: Judge, wire: Any) -> dict:
     judge.take_keys(task)
     part = Part(judge, task["start"])
     try:
-        if kind in lines.KINDS:
+        encoding = lines.wide_encoding(path, kind) if kind in lines.KINDS else ""
+        if encoding:
+            if task["start"] == 0:
+                part.wide(encoding)
+        elif kind in lines.KINDS:
             for number, line in enumerate(lines.read(path, kind, task["start"], task["end"])):
+                if number == task["most_rows"] > 0:
+                    break
                 part.line(line, is_first=number == 0 and task["start"] == 0)
                 if part.num_lines == PART_ROWS:
                     wire.say({"part": part.told()})

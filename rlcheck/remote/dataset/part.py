@@ -11,7 +11,7 @@ from rlcheck_dataset import lines
 from rlcheck_dataset.judge import REASON_CODES, Judge
 from rlcheck_dataset.shapes import Shapes
 
-_BOM, _UTF16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+_BOM = b"\xef\xbb\xbf"
 _NAME_LIMIT, _SOURCES_LIMIT = 80, 1000
 
 
@@ -65,9 +65,7 @@ class Part:
         self._verdict = 0
         self.prompt = self.alike = self.truth = 0
         self.num_bytes += len(line)
-        if is_first and line.startswith(_UTF16):
-            self.note("utf16")
-        elif is_first and line.startswith(_BOM):
+        if is_first and line.startswith(_BOM):
             self.note("bom")
             line = line[3:]
         if line.endswith(b"\r\n"):
@@ -79,12 +77,20 @@ class Part:
             self.num_blank += 1
         self._end()
 
+    def wide(self, encoding: str) -> None:
+        """A file whose first bytes say that it is in ENCODING: its lines cannot be told apart."""
+        self._verdict = 0
+        self.prompt = self.alike = self.truth = 0
+        self.note("wide", "", encoding)
+        self._end()
+
     def _parse(self, line: bytes) -> None:
         try:
             text = lines.text_of(line)
             values = lines.value_of(text)
         except lines.NotUsable as error:
-            self.note(error.kind, f"column {error.column}" if error.column else "", error.text)
+            said = "lines end in CR alone: make them LF" if error.kind == "json" and b"}\r{" in line else error.text
+            self.note(error.kind, f"column {error.column}" if error.column else "", said)
             return
         self.num_rows += 1
         self.judge.row(self, values, text)

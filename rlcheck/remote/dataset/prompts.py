@@ -6,8 +6,11 @@ import re
 from typing import Any
 
 ROLES = ("system", "user", "assistant", "tool")
+_NEWER_ROLES = ("developer",)
+"""That templates of other frameworks' models know: https://cookbook.openai.com/articles/openai-harmony"""
 _GSM8K = re.compile(r"####\s*\$?(-?[0-9.,]*[0-9])")
 _GSM8K_REQUEST = 'Let\'s think step by step and output the final answer after "####".'
+_USUAL = ("role", "content")
 _FOREIGN = (("from", "value"), ("speaker", "text"))
 """Names that other tools give to role and content."""
 
@@ -15,11 +18,13 @@ _FOREIGN = (("from", "value"), ("speaker", "text"))
 class Prompt:
     """A usable prompt. `turns`: role and text of each message; `messages`: as the template gets them."""
 
-    __slots__ = ("has_parts", "is_plain", "messages", "source", "truth", "turns")
+    __slots__ = ("has_parts", "is_plain", "messages", "others", "source", "truth", "turns")
 
     def __init__(self, messages: list, turns: list, is_plain: bool = False) -> None:
         self.messages, self.turns, self.is_plain = messages, turns, is_plain
         self.has_parts = False
+        self.others = ""
+        """Fields of messages besides role and content, such as tool calls, as text."""
         self.source = ""
         self.truth: Any = None
 
@@ -85,6 +90,8 @@ def _messages(prompt: list, key: str, judge: Any, part: Any) -> Prompt | None:
         part.count("multi_turn")
     found = Prompt(messages, turns)
     found.has_parts = parts
+    others = [(name, value) for message in messages for name, value in message.items() if name not in _USUAL]
+    found.others = repr(others) if others else ""
     return found
 
 
@@ -124,10 +131,15 @@ def _message(message: Any, where: str, judge: Any, part: Any) -> tuple | None:
     if not isinstance(content, str):
         part.note("message_form", f"{where}.content", f"{type(content).__name__} in place of text")
         return None
-    if role not in ROLES:
+    is_strict = judge.framework == "rltrain"
+    if role not in ROLES and (is_strict or role not in _NEWER_ROLES):
         part.note("message_role", f"{where}.role", role)
         return None
-    if not content.strip() and role == "user" and not has_parts:
+    other = next((name for name, value in present.items() if not isinstance(value, str)), "") if is_strict else ""
+    if other:
+        part.note("message_form", f"{where}.{other}", f"{type(present[other]).__name__} in place of text")
+        return None
+    if not content.strip() and (role == "user" or (is_strict and role != "system")) and not has_parts:
         part.note("message_empty", f"{where}.content", repr(content))
         return None
     return role, content, has_parts, present

@@ -121,7 +121,9 @@ def sift(path: str, kind: str, verdicts: str, reasons: dict, clean: str, rejects
     if kind == "array":
         batches = [arrow.RecordBatch.from_pylist(_array(path))]
     elif kind == "parquet":
-        batches = parquet.ParquetFile(path).iter_batches(batch_size=BATCH_ROWS)
+        file = parquet.ParquetFile(path)
+        # A table without rows has no batch, but columns that the copy must have as well.
+        batches = file.iter_batches(batch_size=BATCH_ROWS) if file.metadata.num_rows else [_no_rows(file.schema_arrow)]
     else:
         batches = _arrow_batches(path)
     at = num_kept = 0
@@ -144,6 +146,10 @@ def sift(path: str, kind: str, verdicts: str, reasons: dict, clean: str, rejects
             if writer is not None:
                 writer.close()
     return {"num_kept": num_kept, "num_rejected": at - num_kept}
+
+
+def _no_rows(schema: Any) -> Any:
+    return _library("pyarrow").RecordBatch.from_pylist([], schema=schema)
 
 
 def _library(module: str) -> Any:

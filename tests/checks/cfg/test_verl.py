@@ -149,3 +149,7 @@ def test_a_critic_on_another_kind_of_fsdp_is_a_warning() -> None:
     found = problems(run_of(f"{GRPO}{MICRO}{changes}"))
     assert {id: finding.status for id, finding in found.items()} == {"CFG017": "warn"}
     assert found["CFG017"].fixes[0].command == "critic.strategy=fsdp2"
+
+
+def test_an_estimator_that_only_the_shell_knows_is_not_judged() -> None:
+    assert problems(run_of(f"{GRPO}{MICRO}algorithm.adv_estimator=\\$ADV", shape=QWEN)) == {}

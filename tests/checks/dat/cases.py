@@ -43,3 +43,14 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "DAT026": (section(sources={"train": {"a": 999, "b": 1}}), section(sources={"train": {"a": 1, "b": 1}})),
     "DAT027": (section("media_count", asked=VERL), HEALTHY),
 }
+
+FEW = (file(num_rows=3),)
+AGAIN = {"path": "/data/again.jsonl", "same_as": "/data/train.jsonl"}
+OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
+    "DAT005": (section("json"),),
+    "DAT006": (section("wide"),),
+    "DAT012": (section("prompt_missing", files=FEW),),
+    "DAT015": (section("source_missing", files=FEW),),
+    "DAT023": (section(files=(file(), file(**AGAIN))),),
+    "DAT025": (section(files=(file(), file(**AGAIN, split="val"))),),
+}

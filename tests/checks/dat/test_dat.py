@@ -89,3 +89,43 @@ def test_arrays_and_saved_sets_by_framework() -> None:
     assert judged("DAT004", section(asked=VERL, files=(array,))).status == "pass"
     assert judged("DAT004", section(asked=RLTRAIN, files=(saved,))).status == "pass"
     assert judged("DAT004", section(asked=VERL, files=(saved,))).status == "fail"
+
+
+def titles(id: str, facts) -> str:
+    return " | ".join(fix.title for fix in judged(id, facts).fixes)
+
+
+def test_a_copy_is_offered_where_it_keeps_rows() -> None:
+    """97 of the hundred rows stay; of three rows with three faults none does; roles out of order are not put aside."""
+    assert "with the 97 other rows" in titles("DAT012", section("prompt_empty"))
+    assert "--fix" not in titles("DAT012", section("prompt_missing", files=(file(num_rows=3),)))
+    assert "--fix" not in titles("DAT014", section("role_order"))
+    assert "--fix" not in titles("DAT024", section("contradicts"))
+    assert "--fix" not in titles("DAT017", section("truth_missing", asked=Asked()))
+
+
+def test_a_column_that_is_nowhere_is_to_be_named() -> None:
+    asked = msgspec.structs.replace(RLTRAIN, keys={"prompt_key": "data.prompt_key"}, likely={"prompt_key": "question"})
+    few = (file(num_rows=3),)
+    assert "data.prompt_key=question" in titles("DAT012", section("prompt_missing", asked=asked, files=few))
+    assert "prompt_key" not in titles("DAT012", section("prompt_missing", asked=asked))
+    assert "prompt_key" not in titles("DAT012", section(asked=VERL, counts={"plain": 4}))
+    assert "COLUMN" not in titles("DAT015", section("extra_form"))
+
+
+def test_empty_files_are_not_mended_by_libraries_nor_packed_ones_by_copying() -> None:
+    assert "library" not in titles("DAT003", section(files=(file(num_rows=0),)))
+    packed = section(asked=VERL, files=(file(path="/d/a.jsonl.gz", format="gz"),))
+    assert judged("DAT004", packed).fixes[0].command == "rlcheck data /d/a.jsonl.gz --fix"
+
+
+def test_one_file_in_both_lists() -> None:
+    both = (file(), file(path="/data/link.jsonl", split="val", same_as="/data/train.jsonl"))
+    finding = judged("DAT025", section("leak", files=both))
+    assert "same file for training and validation" in finding.message
+    assert "--fix" not in titles("DAT025", section("leak", files=both))
+
+
+def test_prompts_that_were_not_measured_are_said() -> None:
+    left_out = section(lengths=lengths(longest=40), counts={"unmeasured": 7})
+    assert "7 rows with parts" in judged("DAT019", left_out).message

@@ -74,7 +74,8 @@ def server(failure: Failure | None = None, speed: Speed | None = None, **changes
 
 def unreached(kind: str, line: str) -> Facts:
     """A server that does not answer."""
-    return server(failure=Failure(stage="health", kind=kind, line=line), health=missing("error", "not reached"))
+    return server(failure=Failure(stage="health", kind=kind, line=line), health=missing("error", "not reached"),
+                  models=())  # fmt: skip
 
 
 WRAPPED = "RuntimeError: Engine core initialization failed. See root cause above."
@@ -115,18 +116,33 @@ CASES: dict[str, tuple[Facts, Facts]] = {
 }  # fmt: skip
 
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
-    "ROL001": (broken("config", "user", "actor_rollout_ref.model.path is not set"),),
-    "ROL002": (server(failure=Failure(stage="generation", kind="silent", line="POST was not answered within 120 s")),),
+    "ROL001": (
+        broken("config", "user", "actor_rollout_ref.model.path is not set"),
+        broken("engine start", "crash", "User-specified max_model_len (4096) is greater", known="run-lengths"),
+        broken("engine start", "timeout", "did not answer within 6 s in stage engine start"),
+    ),
+    "ROL002": (
+        server(failure=Failure(stage="generation", kind="silent", line="POST was not answered within 120 s")),
+        server(failure=Failure(stage="generation", kind="address", line="10.0.0.7:8000: Connection refused")),
+        broken("first generation", "crash", OOM, known="kv-cache-too-small"),
+    ),
     "ROL003": (
         engine(log_probs=known(LogProbs(num_completions=1, num_tokens=4, num_log_probs=4, num_not_finite=1))),
         engine(log_probs=known(LogProbs(num_completions=1, num_tokens=4, num_log_probs=4, num_positive=1))),
     ),
     "ROL006": (engine(template=known(TemplateUse(present=True, error="roles must alternate"))),),
-    "ROL010": (unreached("tls", "its certificate is not trusted: self-signed certificate"),),
-    "ROL011": (
-        server(failure=Failure(stage="health", kind="redirect", line="HTTP 301"), redirect="https://10.0.0.8/"),
+    "ROL010": (
+        unreached("tls", "its certificate is not trusted: self-signed certificate"),
+        unreached("plain", "no TLS is spoken"),
+        unreached("name", "the name node7 cannot be resolved"),
     ),
-    "ROL012": (server(health=known(503)),),
+    "ROL011": (
+        server(failure=Failure(stage="health", kind="redirect", line="HTTP 301"), redirect="https://10.0.0.8/health"),
+    ),
+    "ROL012": (
+        server(health=known(503)),
+        server(failure=Failure(stage="model", kind="busy", line="GET /v1/models: HTTP 429"), models=()),
+    ),
 }
 OTHER_QUIET: dict[str, tuple[Facts, ...]] = {
     "ROL001": (server(),),

@@ -1,115 +1,87 @@
-"""The dry run's arithmetic and its text."""
+"""The dry run's text: its sections, and the memory of a run on the CPU, on a GPU, and on one that is not named."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from rlcheck.memory.predict import Gpu
 from tests.trainer.config import SMALL
 from trainer.config import Machine, load, resolve
 from trainer.config.schema import RunConfig
-from trainer.dry_run import config_yaml, memory_lines, model_shape, report, roles_memory, shape_of, size, table
+from trainer.dry_run import config_yaml, memory_lines, report, size, table
 from trainer.errors import UserError
+from trainer.memory.as_facts import facts_of
 
-SHAPE: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101}
-LLAMA: dict[str, Any] = {**SHAPE, "intermediate_size": 96, "num_key_value_heads": 2}
-SHAPES: list[dict[str, Any]] = [
-    {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True},
-    {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": False},
-    {**LLAMA, "model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": False},
-    {**LLAMA, "model_type": "llama", "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
-    {**LLAMA, "model_type": "mistral", "tie_word_embeddings": False},
-    {**SHAPE, "model_type": "opt", "ffn_dim": 96, "max_position_embeddings": 50, "word_embed_proj_dim": 64},
-    {**SHAPE, "model_type": "opt", "ffn_dim": 96, "max_position_embeddings": 50, "word_embed_proj_dim": 32},
-]
+CPU, GPU = Machine("cpu", 0, 2), Machine("cuda", 2, 8)
+HOST, LARGE = Gpu("CPU", 64 << 30), Gpu("H200", 150_754_820_096)
+LLAMA = {"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101,
+         "intermediate_size": 96}  # fmt: skip
 
 
-@pytest.mark.parametrize("sizes", SHAPES, ids=lambda sizes: f"{sizes['model_type']}-{len(sizes)}")
-def test_parameters_are_counted_as_transformers_builds_them(sizes: dict[str, Any]) -> None:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**sizes))
-    shape = model_shape(sizes, "here")
-    assert shape.exact
-    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert shape.output_head == (0 if model.config.tie_word_embeddings else model.lm_head.weight.numel())
+def resolved(*overrides: str, machine: Machine = CPU) -> RunConfig:
+    return resolve(load(SMALL, overrides), machine)
 
 
-def test_a_missing_size_is_named() -> None:
-    with pytest.raises(UserError, match=r"m/config.json: no 'intermediate_size'"):
-        model_shape({**SHAPE, "model_type": "qwen2"}, "m/config.json")
+def memory(*overrides: str, device: Gpu | None, machine: Machine = CPU) -> list[str]:
+    return memory_lines(facts_of(resolved(*overrides, machine=machine)), device)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "got"),
-    [
-        ("num_attention_heads", 0, "0"),
-        ("num_hidden_layers", "two", "'two'"),
-        ("hidden_size", None, "null"),
-        ("hidden_size", [1, 2], "[1, 2]"),
-        ("vocab_size", -3, "-3"),
-        ("num_key_value_heads", 0, "0"),
-        ("intermediate_size", 1.5, "1.5"),
-    ],
-)
-def test_a_size_is_an_integer_above_zero(name: str, value: object, got: str) -> None:
-    with pytest.raises(UserError) as caught:
-        model_shape({**LLAMA, "model_type": "qwen2", name: value}, "m/config.json")
-    assert str(caught.value) == f"m/config.json: {name}: expected an integer > 0, got {got}"
+def row(lines: list[str], role: str) -> str:
+    return next(line for line in lines if line.startswith(role))
 
 
-def test_other_architectures_are_about() -> None:
-    shape = model_shape({**LLAMA, "model_type": "olmo2"}, "here")
-    assert memory_lines(resolved(), shape)[0].startswith("about ")
+def test_states_are_sharded_over_the_ranks_and_typed() -> None:
+    def states(*overrides: str) -> tuple[int, str]:
+        lines = memory(*overrides, device=HOST)
+        return int(lines[0].split()[0].replace(",", "")), row(lines, "actor")
 
-
-def resolved(*overrides: str, machine: Machine | None = None) -> RunConfig:
-    return resolve(load(SMALL, overrides), machine or Machine("cpu", 0, 2))
-
-
-def test_memory_is_sharded_over_the_ranks_and_typed() -> None:
-    shape = model_shape({**LLAMA, "model_type": "qwen2", "tie_word_embeddings": False}, "here")
-    one, two = (roles_memory(resolved(f"trainer.num_cpu_ranks={ranks}"), shape) for ranks in (1, 2))
-    assert [role.role for role in one] == ["actor", "critic"]
-    assert one[0].weights_bytes == one[0].gradients_bytes == 4 * shape.parameters
-    assert one[0].optimizer_bytes == 8 * shape.parameters
-    assert [role.total_bytes for role in two] == [role.total_bytes / 2 for role in one]
-    assert one[1].weights_bytes == 4 * (shape.parameters - 101 * 64 + 64 + 1)
-    halved = roles_memory(resolved("actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16"), shape)
-    assert halved[0].total_bytes == one[0].total_bytes / 2
+    count, one = states("trainer.num_cpu_ranks=1")
+    assert (
+        one.split() == f"actor {size(4 * count)} {size(4 * count)} {size(8 * count)} {size(16 * count)} device".split()
+    )
+    assert size(2 * count) in states("trainer.num_cpu_ranks=2")[1]
+    half = "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16"
+    assert size(2 * count) in states("trainer.num_cpu_ranks=1", half)[1]
 
 
 def test_roles_and_where_they_are() -> None:
-    shape = model_shape({**LLAMA, "model_type": "qwen2"}, "here")
-    found = roles_memory(
-        resolved(
-            "algorithm.adv_estimator=grpo",
-            "actor_rollout_ref.actor.use_kl_loss=true",
-            "actor_rollout_ref.ref.fsdp_config.param_offload=true",
-            "actor_rollout_ref.actor.fsdp_config.optimizer_offload=true",
-        ),
-        shape,
+    offload = "fsdp_config.optimizer_offload=true"
+    lines = memory(
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.actor.use_kl_loss=true",
+        "actor_rollout_ref.ref.fsdp_config.param_offload=true",
+        f"actor_rollout_ref.actor.{offload}",
+        f"actor_rollout_ref.ref.{offload}",
+        device=HOST,
     )
-    assert [(role.role, role.where) for role in found] == [
-        ("actor", "device; optimizer on the host while idle"),
-        ("reference", "host while idle"),
-    ]
+    assert row(lines, "actor").endswith("device; optimizer on the host while idle")
+    assert row(lines, "ref").endswith("device; weights on the host while idle")
+    assert not any(line.startswith("critic") for line in lines)
 
 
-def test_the_engine_is_split_by_tensor_parallelism() -> None:
-    shape = model_shape({**LLAMA, "model_type": "qwen2"}, "here")
-    gpu = Machine("cuda", 2, 8)
-    for tp in (1, 2):
-        lines = memory_lines(resolved(f"actor_rollout_ref.rollout.tensor_model_parallel_size={tp}", machine=gpu), shape)
-        (engine,) = [line.split() for line in lines if line.startswith("engine")]
-        assert engine[1:3] == size(2 * shape.parameters / tp).split()
-        assert any("30% of a GPU's memory" in line for line in lines)
+def test_a_run_on_the_cpu_says_what_the_node_needs() -> None:
+    last = memory(device=HOST)[-1]
+    assert last.startswith("RAM of a node in actor update: about 1.")
+    assert "of 64.0 GiB (processes " in last
+
+
+def test_a_run_on_a_gpu_shows_every_phase() -> None:
+    lines = memory(machine=GPU, device=LARGE)
+    text = "\n".join(lines)
+    for words in ("peak", "actor update", "critic update", "rollout", "allocator slack", "at most", "are left"):
+        assert words in text
+    assert max(map(len, lines)) <= 100
+    assert any("rollout: 44." in line for line in lines), "0.3 of the GPU, and contexts"
+
+
+def test_a_gpu_that_is_not_known_is_asked_for() -> None:
+    lines = memory(machine=GPU, device=None)
+    assert row(lines, "critic").endswith("device")
+    assert lines[-1] == "every phase and its limits: name the GPU by --gpu H200 or --gpu 80GiB"
 
 
 def test_the_config_in_force_loads_again(tmp_path: Path) -> None:
@@ -121,7 +93,7 @@ def test_the_config_in_force_loads_again(tmp_path: Path) -> None:
 
 def test_the_report_has_all_four_parts() -> None:
     config = resolved("critic.ppo_mini_batch_size=16")
-    lines = report(config, table(["role", "node"], [["actor", "here"]]), shape_of(config))
+    lines = report(config, table(["role", "node"], [["actor", "here"]]), HOST)
     assert [line for line in lines if line.startswith("==")] == [
         "== Config ==",
         "== Placement ==",
@@ -134,16 +106,17 @@ def test_the_report_has_all_four_parts() -> None:
     assert sum(line.startswith("mini batch") for line in lines) == 2
 
 
-def test_the_shape_comes_from_the_models_own_file(tmp_path: Path) -> None:
+def test_the_sizes_come_from_the_models_own_file(tmp_path: Path) -> None:
     model = f"actor_rollout_ref.model.path={tmp_path}"
-    assert shape_of(resolved(model)) is None
-    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "model_type": "qwen2"}))
-    found = shape_of(resolved(model, "actor_rollout_ref.model.override_config={vocab_size: 7}"))
-    assert found is not None
-    assert found.vocab_size == 7
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UserError, match="not JSON"):
-        shape_of(resolved(model))
+    assert memory(model, device=HOST) == [f"unknown: {tmp_path} holds no config.json that can be read"]
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    lines = memory(model, "actor_rollout_ref.model.override_config={vocab_size: 7}", device=HOST)
+    assert "vocabulary 7" in lines[0]
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "hidden_size": 0}))
+    with pytest.raises(UserError, match=r"config.json: hidden_size: expected an integer > 0, got 0"):
+        memory(model, device=HOST)
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "model_type": "olmo2"}))
+    assert memory(model, device=HOST)[0].startswith("about ")
 
 
 @pytest.mark.parametrize(

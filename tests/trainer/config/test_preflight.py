@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.config import SMALL
 from trainer.config import Machine, load, resolve
 from trainer.errors import RunFailure, UserError
-from trainer.preflight import Preflight, examine, refuse_unknown
+from trainer.preflight import Origin, Preflight, examine, refuse_unknown
 
 TIMEOUT_S = 20.0
 HUGE = ("toy.model.hidden_size=1048576", "toy.model.intermediate_size=1048576")
@@ -29,7 +29,7 @@ def test_settings_that_cannot_be_used_are_named(
     (tmp_path / "rlcheck.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"rlcheck's settings: .*") as caught:
-        examine(resolve(load(SMALL), Machine("cpu", 0, 2)), (), TIMEOUT_S)
+        examine(resolve(load(SMALL), Machine("cpu", 0, 2)), Origin(SMALL), (), TIMEOUT_S)
     assert said in str(caught.value)
 
 
@@ -43,9 +43,9 @@ def test_a_skipped_preflight_is_said_and_recorded() -> None:
     skipped = Preflight(True, ("GPU011",))
     assert "what is wrong with this machine now shows late" in skipped.line()
     assert "\n" not in skipped.line()
-    assert skipped.record() == {"skipped": True, "ignored": ["GPU011"], "findings": []}
+    assert skipped.record() == {"skipped": True, "ignored": ["GPU011"], "links": [], "findings": []}
 
 
 def test_states_that_cannot_fit_stop_the_run() -> None:
     with pytest.raises(RunFailure, match=r"MEM001: .*or waive it with --ignore MEM001"):
-        examine(resolve(load(SMALL, HUGE), Machine("cpu", 0, 2)), (), TIMEOUT_S)
+        examine(resolve(load(SMALL, HUGE), Machine("cpu", 0, 2)), Origin(SMALL, HUGE), (), TIMEOUT_S)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
+import os
+import re
 import subprocess
 import sys
 import time
@@ -13,18 +16,26 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from rlcheck.memory.gpus import Known
 from tests.trainer.control.build import batch, config, run
 from trainer import run_record, work
-from trainer.callbacks import StepRecord
+from trainer.callbacks import RunInfo, StepRecord
 from trainer.callbacks.memory import GIB, Memory
 from trainer.checkpoints import CheckpointStore
 from trainer.clock import Clock
-from trainer.cluster import gpu_memory, timeline
+from trainer.cluster import allocator, gpu_memory, timeline
+from trainer.cluster.node import NodeEyes
+from trainer.cluster.placement import Node
+from trainer.cluster.processes import resident_bytes
+from trainer.config import Machine, RunConfig, load, resolve
+from trainer.crew import rank_environ, start_crew
 from trainer.errors import UserError
 from trainer.eval_command import evaluate_checkpoint, mean_and_interval, pass_at_k, summary
 from trainer.export_command import export_checkpoint
-from trainer.run import RunOptions, resume_command
+from trainer.prepare import Inputs
+from trainer.progress import Stages
 from trainer.run_dir import RunDir
 
 # The run directory and its record
@@ -119,6 +130,10 @@ def test_stages_of_a_validation_are_not_the_steps(monkeypatch: pytest.MonkeyPatc
     assert clock.taken() == {}
 
 
+RESERVED = 600
+"""What the driver keeps, which NVML's first answer counts as used."""
+
+
 class Device:
     """A GPU of which NVML tells what the test says; no machine of the tests has one."""
 
@@ -128,7 +143,9 @@ class Device:
         monkeypatch.setattr(gpu_memory.pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
         monkeypatch.setattr(gpu_memory.pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: int(uuid[-1]))
         monkeypatch.setattr(
-            gpu_memory.pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: SimpleNamespace(used=self.used[handle])
+            gpu_memory.pynvml,
+            "nvmlDeviceGetMemoryInfo",
+            lambda handle, version=None: SimpleNamespace(used=self.used[handle] + (0 if version else RESERVED)),
         )
 
 
@@ -150,16 +167,6 @@ def _wait_until_sampled(memory: gpu_memory.GpuMemory, wanted: int) -> None:
         time.sleep(0.005)
 
 
-def crew(used: int | None, *peaks: dict[str, int]) -> tuple[Any, Any, Any, list[str]]:
-    """Runtime, trainers and engines, as far as `Memory` asks them."""
-    said = list[str]()
-    answers = {"watch_gpus": None if used is not None else "Driver Not Loaded", "take_gpu_memory": used}
-    slot = SimpleNamespace(node=SimpleNode("a"))
-    group = SimpleNamespace(slots=[slot], gpus=[("0",)])
-    runtime = SimpleNamespace(ask_node=lambda _node, method, *_: answers[method], say=said.append)
-    return runtime, SimpleNamespace(group=group, take_memory_peaks=lambda: list(peaks)), group, said
-
-
 class SimpleNode(str):
     """Stands for a node."""
 
@@ -167,41 +174,142 @@ class SimpleNode(str):
     def name(self) -> str:
         return str(self)
 
-
-def measured(path: Path, device: str, used: int | None, *peaks: dict[str, int]) -> tuple[dict[str, float], list[str]]:
-    runtime, trainers, engines, said = crew(used, *peaks)
-    memory = Memory(runtime, trainers, engines)
-    memory.on_run_start(run(path, device=device))
-    record = StepRecord(1, {}, batch())
-    memory.on_step_end(record)
-    return record.metrics, said
+    ray_id = name
 
 
-def test_memory_on_a_gpu_is_the_largest_of_any_rank(tmp_path: Path) -> None:
-    ranks = [
-        {"max_memory_allocated": 3 * GIB, "max_memory_reserved": 4 * GIB},
-        {"max_memory_allocated": 2 * GIB, "max_memory_reserved": 5 * GIB},
-    ]
-    metrics, said = measured(tmp_path, "cuda", 60 * GIB, *ranks)
-    assert metrics.pop("perf/cpu_memory_used_gb") > 0.1
-    assert metrics == {
+class Scene:
+    """Runtime, trainers and engines, as far as `Memory` asks them: a rank on GPU 0, of which NVML says USED in turn."""
+
+    def __init__(self, *used: int | None, **peaks: int) -> None:
+        self.said = list[str]()
+        self._used = list(used)
+        self.node = SimpleNode("a")
+        group = SimpleNamespace(slots=[SimpleNamespace(node=self.node)], gpus=[("0",)], pids=[7])
+        runtime: Any = SimpleNamespace(ask_node=self._answer, say=self.said.append, home=self.node)
+        trainers: Any = SimpleNamespace(group=group, take_memory_peaks=lambda: [peaks, dict.fromkeys(peaks, 1)])
+        engines: Any = SimpleNamespace(slots=[SimpleNamespace(node=self.node)], gpus=[("0",)], pids=[8])
+        self.memory = Memory(runtime, trainers, engines)
+
+    def _answer(self, _node: Any, method: str, *arguments: Any) -> Any:
+        if method == "watch_gpus":
+            return None if self._used else "Driver Not Loaded"
+        if method == "resident_bytes":
+            return GIB * len(arguments[0])
+        return self._used.pop(0)
+
+    def step(self, number: int = 1) -> dict[str, float]:
+        record = StepRecord(number, {}, batch())
+        self.memory.on_step_end(record)
+        assert record.metrics.pop("perf/cpu_memory_used_gb") > 0.1
+        return record.metrics
+
+
+PEAKS = {"max_memory_allocated": 3 * GIB, "max_memory_reserved": 5 * GIB}
+
+
+def small(path: Path, device: str) -> RunInfo:
+    """A run of the toy in a directory with a record."""
+    loaded = resolve(load("toy-grpo", ["trainer.n_gpus_per_node=1"]), Machine(device, 1, 2))  # pyright: ignore[reportArgumentType]
+    directory = RunDir(path)
+    directory.create()
+    run_record.write_record(directory, {})
+    return RunInfo(loaded, directory, 10, 4)
+
+
+def test_memory_on_a_gpu_is_the_largest_of_any_rank_and_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.memory_check.local_gpu", lambda: Known("H200", 150_754_820_096, "NVML"))
+    scene = Scene(2 * GIB, 2 * GIB, 61 * GIB, 9 * GIB, 40 * GIB, 4 * GIB, **PEAKS)
+    info = small(tmp_path, "cuda")
+    scene.memory.on_run_start(info)
+    for stage in ("step", "gen", "adv", "update_actor"):
+        scene.memory.stage(stage)
+    assert scene.step() == {
         "perf/max_memory_allocated_gb": 3.0,
         "perf/max_memory_reserved_gb": 5.0,
-        "perf/device_memory_used_gb": 60.0,
+        "perf/device_memory_used_gb": 61.0,
+        "perf/predicted_memory_gb": pytest.approx(44.0, abs=0.5),
     }
-    assert said == []
+    assert scene.said == []
+    assert scene.step(6)["perf/device_memory_used_gb"] == 4.0, "the next step begins anew"
+    (line,) = scene.said
+    assert re.fullmatch(r"memory: predicted 4[34]\.\d GiB, measured 61\.0 GiB \(rollout\)", line)
+    scene.memory.on_run_end("finished")
+    assert scene.said == [line], "what was said is not said again"
+    noted = json.loads(info.directory.record.read_text())["memory"]
+    assert noted["device"] == "H200"
+    assert noted["predicted_bytes"].keys() >= {"rollout (train)", "actor update (train)", "weight sync (train)"}
+    assert noted["measured_bytes"] == {"other": 9 * GIB, "rollout": 61 * GIB, "actor update": 40 * GIB}
 
 
 def test_memory_without_nvml_is_said_and_left_out(tmp_path: Path) -> None:
-    metrics, said = measured(tmp_path, "cuda", None, {"max_memory_allocated": GIB, "max_memory_reserved": GIB})
-    assert "perf/device_memory_used_gb" not in metrics
-    assert said == ["note: perf/device_memory_used_gb leaves out node a: Driver Not Loaded"]
+    scene = Scene(**PEAKS)
+    scene.memory.on_run_start(run(tmp_path, device="cuda"))
+    assert scene.step().keys() == {"perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb"}
+    assert scene.said == ["note: perf/device_memory_used_gb leaves out node a: Driver Not Loaded"]
 
 
-def test_memory_on_a_cpu_is_the_hosts_alone(tmp_path: Path) -> None:
-    metrics, said = measured(tmp_path, "cpu", 1)
-    assert metrics.keys() == {"perf/cpu_memory_used_gb"}
-    assert said == []
+def test_memory_on_a_cpu_is_that_of_the_runs_processes(tmp_path: Path) -> None:
+    scene = Scene()
+    info = small(tmp_path, "cpu")
+    scene.memory.on_run_start(info)
+    metrics = scene.step(6)
+    assert metrics.keys() == {"perf/run_memory_used_gb", "perf/predicted_memory_gb"}
+    assert metrics["perf/run_memory_used_gb"] == pytest.approx(2 + resident_bytes() / GIB, rel=0.01)
+    (line,) = scene.said
+    assert line.endswith(" GiB (RAM of ranks, engines and controller)")
+    assert json.loads(info.directory.record.read_text())["memory"]["predicted_bytes"].keys() >= {"actor update (host)"}
+
+
+def test_a_process_is_resident_and_one_that_is_gone_is_not() -> None:
+    assert resident_bytes() > 50 << 20
+    child = subprocess.Popen([sys.executable, "-S", "-c", "print(); input()"], stdin=-1, stdout=-1)
+    try:
+        assert child.stdout is not None
+        child.stdout.read(1)
+        assert 1 << 20 < resident_bytes(child.pid) < resident_bytes()
+        assert NodeEyes().resident_bytes([os.getpid()]) >= resident_bytes() + resident_bytes(child.pid)
+    finally:
+        child.kill()
+        child.communicate()
+    assert resident_bytes(child.pid) == 0
+
+
+def test_only_ranks_on_gpus_get_segments_that_grow_unless_the_user_has_set_the_allocator() -> None:
+    def environ(here: dict[str, str], **keys: Any) -> dict[str, str]:
+        return rank_environ(RunConfig.model_validate({**config().model_dump(), **keys}), here)
+
+    gpu: dict[str, Any] = {"trainer": {"device": "cuda"}}
+    grows = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert environ({}, trainer={"device": "cpu"}) == {}
+    assert environ({"PATH": "/bin", "PYTORCH_CUDA_ALLOC_CONF": ""}, **gpu) == grows
+    assert environ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}, **gpu) == {}
+    user = {"runtime_env": {"env_vars": {"PYTORCH_ALLOC_CONF": "expandable_segments:False"}}}
+    assert environ({}, **gpu, ray_kwargs={"ray_init": user}) == {}
+
+
+def test_the_engine_gets_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, Any]] = []
+
+    def opens(_runtime: Any, worker: type, *_: Any, **keys: Any) -> Any:
+        opened.append((worker.__name__, keys.get("environ")))
+        return SimpleNamespace(begin_build=lambda: None, slots=[])
+
+    class Enough(Exception):
+        """Both are opened."""
+
+    def enough(_nodes: Any) -> None:
+        raise Enough
+
+    monkeypatch.setattr("trainer.crew.WorkerGroup.open", opens)
+    for name in os.environ.keys() & set(allocator.NAMES):
+        monkeypatch.delenv(name)
+    node = Node("a", 1, 4, "127.0.0.1", "n1")
+    runtime: Any = SimpleNamespace(nodes=[node], rendezvous=lambda _: ("", 1), require_shared_logs=enough)
+    clock, stages = Clock(), Stages(Console(file=io.StringIO()))
+    wanted = resolve(load("toy-grpo", []), Machine("cuda", 1, 4))
+    with pytest.raises(Enough):
+        start_crew(Inputs(wanted, None), runtime, clock, stages, 1)  # pyright: ignore[reportArgumentType]
+    assert opened == [("TrainRank", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}), ("EngineWorker", None)]
 
 
 def test_a_worker_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,11 +390,3 @@ def test_eval_and_export_refuse_what_they_cannot_use(tmp_path: Path) -> None:
     (lost / "controller.json").write_text("other")
     with pytest.raises(UserError, match=r"controller\.json has changed"):
         export_checkpoint(lost, tmp_path / "out")
-
-
-def test_the_command_to_go_on_has_all_that_the_run_was_given() -> None:
-    given = ("data.seed=3", "trainer.resume_mode=resume_path", "+trainer.resume_from_path=x")
-    options = RunOptions("my run.yaml", given, ignore=("ENV007", "GPU001"), skip_checks=True)
-    assert resume_command(options) == (
-        "rltrain run 'my run.yaml' --skip-checks --ignore ENV007 --ignore GPU001 data.seed=3 trainer.resume_mode=auto"
-    )

@@ -167,6 +167,9 @@ def test_tokenizers_that_will_not_do(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "gone")
     with pytest.raises(UserError, match="no tokenizer can be loaded"):
         load_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')  # of which transformers makes an empty one
+    with pytest.raises(UserError, match="makes no tokens of text"):
+        load_tokenizer(tmp_path)
     made: Any = tokenizer()
     made.eos_token = None
     made.save_pretrained(str(tmp_path / "t"))

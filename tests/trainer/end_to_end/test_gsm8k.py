@@ -52,8 +52,9 @@ def test_a_check_that_fails_stops_the_run_before_it_leaves_anything(place: Path,
     (line,) = run.err.splitlines()
     assert line.startswith("rltrain: the preflight checks found what would stop this run (HFC020, above)")
     assert line.endswith("or waive it with --ignore HFC020")
-    (row,) = [line for line in run.out.splitlines() if "HFC020" in line and "✗" in line]
+    row, link = [line for line in run.out.splitlines() if "HFC020" in line and "✗" in line]
     assert "HF_ENDPOINT is a usable address" in row
+    assert "cache and data" in link
     assert not directory.exists()
 
 

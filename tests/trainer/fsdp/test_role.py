@@ -154,3 +154,15 @@ def test_an_error_at_work_is_the_one_that_is_seen(models: Path, monkeypatch: pyt
 
 def failing(*_: Any) -> None:
     raise RuntimeError("the device has failed")
+
+
+@pytest.mark.parametrize(("device", "training", "times"), [("cuda:0", True, 1), ("cuda:0", False, 0), ("cpu", True, 0)])
+def test_a_gpu_gets_back_what_an_update_leaves_in_pieces(
+    device: str, training: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = list[int]()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(1))
+    role = Role("critic", nn.Linear(2, 2), make_config(Path("none")).critic.fsdp_config, device)
+    with role.in_use(training=training):
+        assert not freed, "not before the update is over"
+    assert len(freed) == times

@@ -1,0 +1,163 @@
+"""Links that start something: tasks in a cluster, ranks, an engine, a step. Each with deadlines; nothing is left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rlcheck.active_child import ProbeFailed, run_probe
+from rlcheck.cluster import boards
+from rlcheck.cluster.boards import Awaited
+from rlcheck.cluster.survey import survey
+from rlcheck.collectives.engine import measure
+from rlcheck.collectives.plan import Request as Collectives
+from rlcheck.errors import UserError
+from rlcheck.facts.base import MissingKind, absent, known, missing
+from rlcheck.facts.document import Facts
+from rlcheck.facts.hygiene import made_safe
+from rlcheck.facts.reach import WantedRun
+from rlcheck.facts.rollout import Failure, StageTime
+from rlcheck.facts.smoke import SmokeFacts
+from rlcheck.preflight.links import several_nodes
+from rlcheck.preflight.state import Request, State, known_head
+from rlcheck.rollout.engine import STAGE_S, examine_engine, failure_of, is_readable
+from rlcheck.rollout.root import known_as
+
+_CLUSTER_S = 28.0
+_SURVEY_S = 10.0
+_STEP_S = 30.0
+"""Deadline of one step of the collectives, as for `rlcheck nccl`."""
+_SILENCE_S = 600.0
+_SMOKE_S = 3600.0
+"""A large model is read from a slow disk in many minutes; a run says something at each of its stages."""
+
+
+def network(request: Request, state: State, awaited: Awaited) -> None:
+    """The way to the head and the cluster behind it, where the run has one; of a single machine the probes know all."""
+    head, port = _head(request, state.facts)
+    if not head:
+        if several_nodes(request.run):
+            state.notes.append(
+                f"the run has {request.run.spec.nodes} nodes and no Ray cluster is known here: nothing was asked "
+                "between them; give --head-ip"
+            )
+        return
+    awaited.on(f"{head}:{port}")
+    spec = request.run.spec
+    wanted = WantedRun(nodes=spec.nodes, gpus_per_node=spec.gpus_per_node if spec.device == "cuda" else 0)
+    found = boards.reach_of(request.context, state.facts, head, port, request.timeout_s, wanted)
+    state.learn(reach=made_safe("reach", known(found)))
+    state.facts = boards.survey_ray(request.context, state.facts, request.context.python, awaited, _CLUSTER_S)
+
+
+def _head(request: Request, facts: Facts) -> tuple[str, int]:
+    """The head to examine, and its port; ("", 0) where the run needs none."""
+    address = request.run.spec.ray_address
+    given = request.head_ip or (address if address not in ("", "auto", "local") else "")
+    if not given and (several_nodes(request.run) or address == "auto"):
+        given = known_head(facts, request.context.environ)
+    if not given:
+        return "", 0
+    try:
+        return boards.parse_head(given, request.port)
+    except UserError:
+        if given == request.head_ip:
+            raise
+        return "", 0
+
+
+def collectives(request: Request, state: State, awaited: Awaited) -> None:
+    """Real collectives, few and small: between the nodes of the cluster, else on this machine alone."""
+    python = state.facts.python.value
+    if python is not None and "torch" not in {one.name for one in python.distributions}:
+        state.learn(collectives=absent("torch is not installed in the examined Python"))
+        return
+    head, port = _head(request, state.facts)
+    try:
+        board, launcher = boards.open_machines(head, port or None, "", request.context, state.facts)
+        with board:
+            awaited.on("machines to answer")
+            found = survey(board, via=launcher, worker_ports=None, deadline_s=_SURVEY_S, progress=awaited.on_names)
+            state.others += boards.others(board, found, state.facts, awaited)
+            plan = Collectives(launcher=launcher, quick=True, step_timeout_s=request.limit_s(_STEP_S))
+            done = measure(board, plan, awaited.on_names)
+    except UserError as error:
+        state.learn(collectives=missing(MissingKind.ERROR, str(error)))
+        return
+    state.learn(collectives=known(done))
+    if launcher != "local" and state.facts.cluster.value is None:
+        state.learn(cluster=known(found))
+
+
+def rollout(request: Request, state: State, awaited: Awaited) -> None:
+    """The engine of the config, started and tried."""
+    found = examine_engine(
+        request.run,
+        request.source,
+        request.overrides,
+        _below(state, "rollout"),
+        python=request.context.python,
+        start_s=request.limit_s(request.start_s),
+        stage_s=request.limit_s(STAGE_S),
+        on_stage=lambda stage: awaited.on(f"the engine: {stage}"),
+    )
+    state.learn(rollout=known(found))
+
+
+def smoke(request: Request, state: State, awaited: Awaited) -> None:
+    """One training step. Only a trainer can make one, and rltrain makes those of its own configs."""
+    if request.run.framework != "rltrain":
+        reason = f"only a trainer makes a step: start {request.run.framework} itself with {_one_step(request)}"
+        state.learn(smoke=absent(reason))
+        return
+    if not is_readable(request.source):
+        state.learn(smoke=absent("the step needs a recipe or a YAML file; a pasted line or a script has none"))
+        return
+    job = {"source": request.source, "overrides": list(request.overrides), "directory": _below(state, "smoke")}
+    began = time.monotonic()
+    try:
+        found = run_probe(
+            request.context.python,
+            "smoke",
+            job,
+            stage_timeout_s=request.limit_s(_SILENCE_S),
+            total_timeout_s=request.limit_s(_SMOKE_S),
+            on_stage=lambda stage, done, total: awaited.on(f"one training step: {stage}"),
+        )
+        facts = _smoke_facts(request.source, found)
+    except ProbeFailed as error:
+        stages = tuple(StageTime(name=name, seconds=round(seconds, 3)) for name, seconds in error.stages)
+        seconds = round(time.monotonic() - began, 1)
+        facts = SmokeFacts(target=request.source, stages=stages, seconds=seconds, failure=failure_of(error))
+    state.learn(smoke=made_safe("smoke", known(facts)))
+
+
+def _one_step(request: Request) -> str:
+    return "trainer.total_training_steps=1" if request.run.framework == "verl" else "a limit of one step"
+
+
+def _smoke_facts(target: str, found: dict[str, Any]) -> SmokeFacts:
+    stages = tuple(StageTime(name=str(one["name"]), seconds=float(one["seconds"])) for one in found["stages"])
+    wrong = set(found["not_finite"])
+    line = str(found["error"])
+    failure = None
+    if line:
+        last = stages[-1].name if stages else ""
+        failure = Failure(stage=f"after {last}" if last else "run", kind="run", line=line, known=known_as([line]))
+    return SmokeFacts(
+        target=target,
+        stages=stages,
+        train_batch_size=int(found["train_batch_size"]),
+        overrides=tuple(found["overrides"]),
+        metrics={name: float(value) for name, value in found["metrics"].items() if name not in wrong},
+        not_finite=tuple(found["not_finite"]),
+        seconds=float(found["seconds"]),
+        failure=failure,
+    )
+
+
+def _below(state: State, name: str) -> str:
+    directory = Path(state.directory) / name
+    directory.mkdir()
+    return str(directory)
