@@ -114,7 +114,7 @@ def _sources(wanted: Wanted, run: RunFacts | None) -> Iterable[Source]:
         raise PlanError(f"no data file to read{made}; name one: rlcheck data FILE")
     for split, names in (("train", train), ("val", val)):
         for name in names:
-            path = os.path.abspath(os.path.expanduser(os.path.expandvars(name)))
+            path = os.path.normpath(os.path.expanduser(os.path.expandvars(name)))
             for found in _within(path) if name in (*wanted.files, *wanted.val_files) else (path,):
                 _refuse_other_kinds(name, found)
                 yield Source(found, split, format_of(found))
@@ -139,7 +139,7 @@ def _refuse_other_kinds(name: str, path: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        where = "" if path == name else f" (looked for {path})"
+        where = "" if path == name and os.path.isabs(path) else f" (looked for {os.path.abspath(path)})"
         said = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be used: {error.strerror}"
         hint = "; write what comes from standard input to a file first" if name == "-" else "; check the path"
         raise PlanError(f"data file {name} {said}{where}{hint}") from None

@@ -8,7 +8,8 @@ from rlcheck.facts.base import Struct
 class Owner(Struct, frozen=True):
     """Who holds memory during a phase. `kind`: weights, gradients, optimizer, activations, logits, unsharded (layers
     that FSDP has gathered), buffers (weight sync, reductions), kv_cache, graphs, context, fragments (what lies between
-    tensors and is of no use), slack (what the allocator holds for nobody, and gives back when it must), engine. `role`: actor, ref, critic, reward_model, rollout, or "" for the process."""
+    tensors and is of no use), slack (what the allocator holds for nobody, and gives back when it must), engine.
+    `role`: actor, ref, critic, reward_model, rollout, or "" for the process."""
 
     kind: str
     num_bytes: int

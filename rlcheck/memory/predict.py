@@ -9,7 +9,7 @@ from rlcheck.facts.run import RoleSpec, RunFacts, RunSpec
 from rlcheck.memory import host
 from rlcheck.memory.constants import CONSTANTS
 from rlcheck.memory.engine import EngineMemory, engine_memory
-from rlcheck.memory.roles import RoleMemory, pass_of, role_memory
+from rlcheck.memory.roles import MEGATRON, RoleMemory, pass_of, role_memory
 from rlcheck.memory.shapes import Shape, ShapeError, shape_of
 from rlcheck.memory.transient import BYTES, inference, training
 
@@ -103,6 +103,8 @@ def plan_of(run: RunFacts, gpu: Gpu) -> Plan:
             notes.append(f"{error}: counted as the actor's")
             shape = policy
         roles.append(role_memory(role, shape, spec.nodes * spec.gpus_per_node))
+    if spec.actor.sharding.strategy in MEGATRON:
+        notes.append("Megatron's memory is counted from its documentation, and held against no measurement")
     if not policy.exact:
         notes.append(f"architecture {policy.kind or 'unnamed'} is not known: counted as Llama by its declared sizes")
     return Plan(

@@ -10,7 +10,8 @@ from rlcheck.memory.shapes import Shape
 from rlcheck.memory.transient import BYTES, UNFUSED, Pass
 
 _FSDP = ("fsdp", "fsdp2")
-_MEGATRON = ("megatron", "mindspeed")
+MEGATRON = ("megatron", "mindspeed")
+"""Strategies in which parameters stay where they are."""
 # verl: tokens of a chunk of the entropy (entropy_from_logits_chunk_size), and of its fused kernels' blocks.
 _VERL_CHUNK_TOKENS = 2048
 _FUSED_TOKENS = 1024
@@ -73,16 +74,14 @@ def role_memory(spec: RoleSpec, shape: Shape, num_gpus: int) -> RoleMemory:
     """The shares of ROLE's state on each of NUM_GPUS training GPUs."""
     shards = spec.sharding
     world = shards.shard_size if 0 < shards.shard_size <= num_gpus else num_gpus
-    if shards.strategy in _MEGATRON:
-        world = max(shards.tensor_parallel * shards.pipeline_parallel, 1)
     critic = spec.name in ("critic", "reward_model")
     parameters = shape.parameters - (shape.head if critic else 0) + (shape.hidden + 1 if critic else 0)
     adapters = adapter_parameters(spec, shape)
     trained = (adapters or parameters) if spec.trained else 0
     kept = BYTES.get(shards.model_dtype, 4)
-    # Adam's two moments are of the parameters' type under FSDP, and float32 beside a float32 copy under Megatron.
-    states = 2 * kept if shards.strategy not in _MEGATRON else 12
-    spread = num_gpus if shards.strategy in _MEGATRON else world
+    if shards.strategy in MEGATRON:
+        return _megatron(spec, shape, num_gpus, parameters, adapters)
+    # Adam's two moments are of the parameters' type.
     return RoleMemory(
         spec=spec,
         shape=shape,
@@ -91,7 +90,32 @@ def role_memory(spec: RoleSpec, shape: Shape, num_gpus: int) -> RoleMemory:
         world=world,
         weights=(parameters + adapters) * kept // world,
         gradients=trained * kept // world,
-        optimizer=trained * states // spread,
+        optimizer=trained * 2 * kept // world,
+    )
+
+
+def _megatron(spec: RoleSpec, shape: Shape, num_gpus: int, parameters: int, adapters: int) -> RoleMemory:
+    """Parameters over tensor, pipeline and expert parallel GPUs, gradients in float32, optimizer state over all GPUs.
+
+    Counted from Megatron's documentation, not held against a measurement.
+    """
+    shards = spec.sharding
+    world = max(shards.tensor_parallel * shards.pipeline_parallel, 1)
+    experts = 0
+    if shape.experts is not None:
+        sparse = shape.layers - shape.experts.dense_layers
+        experts = sparse * shape.experts.count * 3 * shape.hidden * shape.experts.wide
+    held = parameters - experts + experts // max(shards.expert_parallel, 1) + adapters
+    trained = (adapters or parameters) if spec.trained else 0
+    return RoleMemory(
+        spec=spec,
+        shape=shape,
+        parameters=parameters,
+        trained_parameters=trained,
+        world=world,
+        weights=held * BYTES.get(shards.model_dtype, 2) // world,
+        gradients=(adapters or held if spec.trained else 0) * 4 // world,
+        optimizer=trained * 12 // num_gpus,
     )
 
 
@@ -121,11 +145,15 @@ def tokens_of(run: RunSpec, role: RoleSpec, inference: bool, all_logits: bool) -
     data = run.data
     longest = data.max_prompt_length + data.max_response_length
     if role.infer_dynamic_batch if inference else role.dynamic_batch:
+        # The limit is one GPU's, whatever sequence parallel size.
         total = max(role.infer_max_tokens if inference else role.max_tokens, longest if inference else 1)
     else:
         rows = (role.infer_micro_batch_size or role.micro_batch_size) if inference else role.micro_batch_size
-        total = (rows or 1) * longest
-    total = max(total // max(role.sharding.sequence_parallel, 1), 1)
+        shared = max(role.sharding.sequence_parallel, 1) * max(role.sharding.context_parallel, 1)
+        total = max((rows or 1) * longest // shared, 1)
+    if role.sharding.strategy in MEGATRON:
+        # Its sequence parallelism spreads activations over the tensor parallel GPUs, as the vocabulary is.
+        total = max(total // max(role.sharding.tensor_parallel, 1), 1)
     share = data.max_response_length / longest
     return Tokens(total, total if all_logits else max(int(total * share), 1))
 
@@ -178,4 +206,5 @@ def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, all_logits: bool)
         has_head=has_head,
         adapters=adapter_parameters(spec, memory.shape),
         keeps_layers=not shards.reshard_after_forward and shards.strategy in _FSDP,
+        gathers=shards.strategy not in MEGATRON,
     )

@@ -43,6 +43,8 @@ class Pass:
     """Parameters of LoRA in all layers; 0: everything learns."""
     keeps_layers: bool = False
     """FSDP does not free gathered layers after the forward pass (`reshard_after_forward: false`)."""
+    gathers: bool = True
+    """Parameters are gathered for their use (FSDP); Megatron's stay where they are."""
     unfused: float = UNFUSED
     """Bytes for each element of the distribution besides the logits themselves."""
 
@@ -50,11 +52,13 @@ class Pass:
     def root_bytes(self) -> int:
         """FSDP's last group, gathered: embeddings, final norm, head."""
         elements = self.shape.root_parameters if self.has_head else self.shape.backbone_root
-        return elements * self.computed
+        return elements * self.computed if self.gathers else 0
 
     @property
     def gathered_bytes(self) -> int:
         """Layers that are whole at a time: the one in use and the one being fetched."""
+        if not self.gathers:
+            return 0
         layer = max(self.shape.layer_parameters, self.shape.dense_layer_parameters) * self.computed
         return layer * (self.shape.layers if self.keeps_layers else min(2, self.shape.layers))
 
@@ -159,7 +163,7 @@ def _in_layers(step: Pass) -> list[Owner]:
     once += _adapter_bytes(step) / shape.layers if step.checkpointing else 0.0
     work = 2 * step.computed * step.tokens * _active_wide(shape)
     buffers = 0.0
-    if not step.adapters:
+    if not step.adapters and step.gathers:
         head = shape.vocab * shape.hidden * step.computed if step.has_head else 0
         # A layer's gradients as computed, and in float32 on their way to the shards.
         buffers = head + layer * (step.computed + _FLOAT32 + _FLOAT32 / step.world)

@@ -65,7 +65,7 @@ def in_effect(facts: Facts) -> Verdict:
         if on and weight < 0:
             cases += [Case("warn", field, "a weight of 0 or more", f"{weight:g}: the reference repels", to=-weight)]
         elif on and weight == 0 and not (adaptive and switch.startswith("algorithm")):
-            cases += [Case("info", field, "a weight above 0", f"{name} with weight 0 loads a reference to measure by",
+            cases += [Case("warn", field, "a weight above 0", f"{name} with weight 0 loads a reference to measure by",
                            to=False, also=switch)]  # fmt: skip
     if adaptive and not algorithm.use_kl_in_reward:
         cases += [Case("info", "algorithm.kl_ctrl_type", "KL in the reward to control",

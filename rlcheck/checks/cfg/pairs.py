@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlcheck.check import Verdict, check
+from rlcheck.check import Verdict, check, unknown
 from rlcheck.checks.cfg.common import is_legacy, is_verl, value, who, world_size
 from rlcheck.checks.cfg.say import Case, conclude, run_of
 from rlcheck.facts.document import Facts
@@ -75,7 +75,10 @@ def micro_batch_keys(facts: Facts) -> Verdict:
         https://github.com/verl-project/verl/blob/main/verl/utils/config.py
         https://verl.readthedocs.io/en/latest/examples/config.html
     """
-    return conclude(run := run_of(facts), list(once_cases(run)), "every micro batch is given, once")
+    run = run_of(facts)
+    if any(one.kind == "unresolved" and one.key.endswith("use_dynamic_bsz") for one in run.problems):
+        return unknown("whether batches are dynamic is known to the shell alone")
+    return conclude(run, list(once_cases(run)), "every micro batch is given, once")
 
 
 def dynamic_cases(run: RunFacts) -> Iterator[Case]:
