@@ -167,6 +167,8 @@ class _Walk:
             return Step(link.name, link.title, "fails", _listed(failed), failed, seconds)
         missing = self._missing(link)
         reason = missing.reason if missing is not None else ""
+        if missing is not None and missing.kind not in (MissingKind.ABSENT, MissingKind.NOT_COLLECTED):
+            return Step(link.name, link.title, "not known", reason, (), seconds)
         if not any(finding.status in ("pass", "info", "warn") for finding in found):
             doubtful = missing is None or missing.kind is not MissingKind.ABSENT
             words = reason or next((finding.message for finding in found), "there is nothing to judge")
