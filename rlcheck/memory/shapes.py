@@ -225,6 +225,10 @@ def _experts(sizes: Mapping[str, Any], kind: str, layers: int) -> Experts | None
     return Experts(number, per_token, wide, int(shared), _dense_layers(sizes, layers))
 
 
+# More than any model has: a config may say anything.
+_MOST_LAYERS = 10_000
+
+
 def _dense_layers(sizes: Mapping[str, Any], layers: int) -> int:
     """Layers without experts: the first ones (DeepSeek), or those named and those that a step leaves out (Qwen)."""
     first, step = sizes.get("first_k_dense_replace"), sizes.get("decoder_sparse_step")
@@ -232,7 +236,7 @@ def _dense_layers(sizes: Mapping[str, Any], layers: int) -> int:
         return min(first, layers)
     named: set[Any] = set(cast("list[Any]", sizes.get("mlp_only_layers") or []))
     every = step if isinstance(step, int) and step > 0 else 1
-    return sum(layer in named or (layer + 1) % every != 0 for layer in range(layers))
+    return sum(layer in named or (layer + 1) % every != 0 for layer in range(min(layers, _MOST_LAYERS)))
 
 
 def _expert_parameters(experts: Experts, hidden: int, kind: str) -> int:

@@ -86,7 +86,7 @@ def _kinds(column: Column) -> str:
 
 def _lengths(section: DatasetFacts) -> Exhibit:
     lengths = section.lengths
-    sample = lengths.sample
+    sample = sorted(lengths.sample)
     low, high = sample[0], sample[-1]
     step = max(1, -(-(high - low + 1) // _BINS))
     counts = [0] * _BINS
@@ -104,7 +104,7 @@ def _lengths(section: DatasetFacts) -> Exhibit:
 
 
 def _length_notes(section: DatasetFacts, lengths: PromptLengths) -> list[str]:
-    sample = lengths.sample
+    sample = sorted(lengths.sample)
     middle, high, top = (sample[min(len(sample) - 1, int(len(sample) * share))] for share in (0.5, 0.9, 0.99))
     total = sum(file.num_rows for file in section.files)
     whose = "all prompts" if len(sample) >= total else f"a seeded sample of {_count(len(sample))} prompts"
@@ -122,10 +122,10 @@ def _length_notes(section: DatasetFacts, lengths: PromptLengths) -> list[str]:
 
 def _sources(section: DatasetFacts, split: str) -> Exhibit:
     sources = sorted(section.sources[split].items(), key=lambda item: -item[1])
-    total = sum(count for _, count in sources)
-    most = sources[0][1]
+    total = max(1, sum(count for _, count in sources))
+    most = max(1, sources[0][1])
     shown = sources[:_MAX_SOURCES]
-    rows = [(name, "█" * round(count / most * _BAR) or "▁", _count(count), f"{count / total:.1%}")
+    rows = [(name, "█" * round(max(0, count) / most * _BAR) or "▁", _count(count), f"{count / total:.1%}")
             for name, count in shown]  # fmt: skip
     rest = sources[_MAX_SOURCES:]
     if rest:

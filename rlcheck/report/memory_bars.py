@@ -32,10 +32,10 @@ def bar(sizes: Mapping[str, int], limit_bytes: int, scale_bytes: int, width: int
     done = 0
     for kind, size in sizes.items():
         done += size
-        end = round(width * done / scale)
+        end = min(width, round(width * done / scale))
         cells += [GLYPHS.get(kind, OTHER)] * (end - len(cells))
     cells = cells[:width] + [FREE] * (width - len(cells))
-    mark = min(width - 1, round(width * limit_bytes / scale))
+    mark = max(0, min(width - 1, round(width * limit_bytes / scale)))
     # Beyond the limit nothing is free: what reaches over it stands out behind the mark.
     cells = [cell if n < mark or cell != FREE else " " for n, cell in enumerate(cells)]
     cells[mark] = LIMIT

@@ -174,7 +174,7 @@ def test_headline(name: str, family: str, text: str) -> None:
 def test_every_family_has_a_headline(name: str) -> None:
     facts = recorded(name)
     lines = family_lines((facts,), tuple(judged(name).values()), DOCTOR.families)
-    assert len(lines) == len(DOCTOR.families)
+    assert [line.family for line in lines] == ["SYS", "ENV", "GPU", "NET", "NCL", "RAY", "HFC"]
     assert all(line.headline for line in lines)
 
 

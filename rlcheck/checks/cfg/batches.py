@@ -220,7 +220,7 @@ def token_cases(run: RunFacts) -> Iterator[Case]:
                 words = f"at least max_prompt_length + max_response_length = {longest} tokens"
                 found = f"{tokens}" + (f" × {role.sharding.sequence_parallel} ranks of a sequence" * (room > tokens))
                 severity = "warn" if is_verl(run) and not is_legacy(run) else "fail"
-                fits = -(-longest // role.sharding.sequence_parallel)
+                fits = -(-longest // max(role.sharding.sequence_parallel, 1))
                 yield Case(severity, f"{role.name}.{name}", words, found, fits)
 
 

@@ -73,9 +73,15 @@ def samples_per_step(run: RunFacts) -> int:
     return max(0, run.spec.data.train_batch_size) * max(1, run.spec.rollout.n)
 
 
+_MOST_DIVISORS = 1 << 20
+
+
 def nearest_divisor(number: int, wanted: int) -> int:
-    """The largest divisor of NUMBER that is not more than WANTED, at least 1."""
-    return max((d for d in range(1, min(number, wanted) + 1) if number % d == 0), default=1)
+    """The largest divisor of NUMBER that is not more than WANTED, at least 1; of what is beyond any run, 1."""
+    most = min(number, wanted)
+    if most > _MOST_DIVISORS:
+        return 1
+    return next((divisor for divisor in range(most, 0, -1) if number % divisor == 0), 1)
 
 
 def next_multiple(number: int, step: int) -> int:

@@ -43,9 +43,15 @@ def _sequence_key(run: RunFacts, role: RoleSpec) -> str:
     return older if run.values.get(older) not in (None, 1) else f"{role.name}.sharding.sequence_parallel"
 
 
+# More GPUs share no model.
+_MOST_RANKS = 1 << 16
+
+
 def _heads(field: str, split: int, heads: int, groups: int, gpus: int) -> Iterator[Case]:
     """Whole attention heads for each of SPLIT ranks, and whole or repeated key-value heads; 0: not known."""
-    fits = max(n for n in range(1, split + 1) if n == 1 or (_has_whole(n, heads, groups) and gpus % n == 0))
+    fits = max(
+        n for n in range(1, min(split, _MOST_RANKS) + 1) if n == 1 or (_has_whole(n, heads, groups) and gpus % n == 0)
+    )
     if heads and heads % split:
         yield Case("fail", field, f"a divisor of the model's {heads} attention heads", str(split), fits)
     elif not _has_whole(split, heads, groups):
