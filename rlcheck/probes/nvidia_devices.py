@@ -145,7 +145,7 @@ def _item(line: _Line) -> Fact[Any]:
         return known(True)
     try:
         return known(msgspec.convert(line.value, _TYPES[line.item]))
-    except (msgspec.ValidationError, KeyError):
+    except (ValueError, KeyError):  # also of text that no UTF-8 holds
         return missing(MissingKind.ERROR, f"NVML gave {str(line.value)[:60]!r}")
 
 
