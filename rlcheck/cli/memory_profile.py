@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import socket
 import sys
 import time
@@ -171,16 +169,3 @@ def _measured(request: ProfileRequest, run: RunFacts, memory: MemoryProfile) -> 
     except msgspec.ValidationError as error:
         raise UserError(f"--measure: the plug-in answered in a way that this rlcheck cannot read: {error}") from None
     return msgspec.structs.replace(memory, measured=phases, notes=(*memory.notes, *notes))
-
-
-def named(config: str, overrides: tuple[str, ...], name: str, path: str) -> tuple[str, tuple[str, ...]]:
-    """CONFIG and overrides, for a config that is named by Hydra's `--config-name` as a line that would start it.
-
-    CONFIG is an override then: `rlcheck memory-profile --config-name ppo_trainer a=b`.
-    """
-    if not name and not path:
-        return config, overrides
-    words = ["python", "-m", "verl.trainer.main_ppo"]
-    words += [f"--config-path={os.path.abspath(path)}"] if path else []
-    words += [f"--config-name={name}"] if name else []
-    return shlex.join(words), (*((config,) if config else ()), *overrides)

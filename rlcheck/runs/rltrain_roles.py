@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 from rlcheck.facts.run import (
-    AlgorithmSpec,
     DataSpec,
     ModelUse,
     Optim,
@@ -15,6 +14,7 @@ from rlcheck.facts.run import (
     RunSpec,
     Sharding,
 )
+from rlcheck.runs.algorithms import algorithm_of
 from rlcheck.runs.config import Config
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
@@ -31,7 +31,7 @@ def spec_of(config: Config) -> RunSpec:
         device = "cuda"
         config.fallbacks.append("trainer.device=auto: taken as cuda")
     actor = _actor(config, device)
-    algorithm = _algorithm(config)
+    algorithm = algorithm_of(config)
     enabled = pick.raw("critic.enable")
     needs_critic = bool(enabled) if enabled is not None else algorithm.adv_estimator == "gae"
     hybrid = pick.flag("actor_rollout_ref.hybrid_engine", True)
@@ -299,19 +299,4 @@ def _data(config: Config) -> DataSpec:
         template_kwargs=pick.mapping("data.apply_chat_template_kwargs"),
         made=made,
         train_max_samples=pick.whole("data.train_max_samples", -1),
-    )
-
-
-def _algorithm(config: Config) -> AlgorithmSpec:
-    pick = config.pick
-    return AlgorithmSpec(
-        adv_estimator=pick.text("algorithm.adv_estimator", "gae"),
-        gamma=pick.number("algorithm.gamma", 1.0),
-        lam=pick.number("algorithm.lam", 1.0),
-        use_kl_in_reward=pick.flag("algorithm.use_kl_in_reward"),
-        kl_coef=pick.number("algorithm.kl_ctrl.kl_coef", 0.001),
-        kl_ctrl_type=pick.text("algorithm.kl_ctrl.type", "fixed"),
-        norm_adv_by_std_in_grpo=pick.flag("algorithm.norm_adv_by_std_in_grpo", True),
-        rollout_is=pick.text("algorithm.rollout_correction.rollout_is"),
-        bypass_mode=pick.flag("algorithm.rollout_correction.bypass_mode"),
     )

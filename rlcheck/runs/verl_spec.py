@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rlcheck.facts.run import (
-    AlgorithmSpec,
     DataSpec,
     ModelUse,
     RewardSpec,
@@ -15,6 +14,7 @@ from rlcheck.facts.run import (
     Sharding,
 )
 from rlcheck.runs import verl_roles
+from rlcheck.runs.algorithms import algorithm_of
 from rlcheck.runs.config import Config
 from rlcheck.runs.verl_roles import ROLLOUT
 
@@ -23,7 +23,7 @@ def spec_of(config: Config) -> RunSpec:
     """What CONFIG asks for. What it leaves open is filled as verl does; `config.fallbacks` says with what."""
     pick = config.pick
     actor = verl_roles.actor(config)
-    algorithm = _algorithm(config)
+    algorithm = algorithm_of(config)
     needs_ref = algorithm.use_kl_in_reward or actor.use_kl_loss
     asked = pick.raw("critic.enable")
     needs_critic = bool(asked) if asked is not None else algorithm.adv_estimator == "gae"
@@ -117,21 +117,6 @@ def _data(config: Config) -> DataSpec:
         truncation=pick.text("data.truncation", "error"),
         template_kwargs=pick.mapping("data.apply_chat_template_kwargs"),
         train_max_samples=pick.whole("data.train_max_samples", -1),
-    )
-
-
-def _algorithm(config: Config) -> AlgorithmSpec:
-    pick = config.pick
-    return AlgorithmSpec(
-        adv_estimator=pick.text("algorithm.adv_estimator", "gae"),
-        gamma=pick.number("algorithm.gamma", 1.0),
-        lam=pick.number("algorithm.lam", 1.0),
-        use_kl_in_reward=pick.flag("algorithm.use_kl_in_reward"),
-        kl_coef=pick.number("algorithm.kl_ctrl.kl_coef", 0.001),
-        kl_ctrl_type=pick.text("algorithm.kl_ctrl.type", "fixed"),
-        norm_adv_by_std_in_grpo=pick.flag("algorithm.norm_adv_by_std_in_grpo", True),
-        rollout_is=pick.text("algorithm.rollout_correction.rollout_is"),
-        bypass_mode=pick.flag("algorithm.rollout_correction.bypass_mode"),
     )
 
 
