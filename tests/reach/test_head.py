@@ -73,7 +73,18 @@ def begin(home: Path) -> Head:
     with log.open("wb") as file:
         done = subprocess.run(command, env=head.environ(), stdout=file, stderr=file, timeout=90)
     assert done.returncode == 0, log.read_text()
+    wait_until_open(head.client)  # `ray start` does not wait for its Ray Client server
     return head
+
+
+def wait_until_open(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"nothing listens at port {port} after 60 s")
 
 
 def end(home: Path) -> None:
@@ -112,11 +123,10 @@ def lone_gcs(tmp_path: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
                "--config_list=e30=", "--session-name=s", "--node-ip-address=127.0.0.1"]  # fmt: skip
     with (tmp_path / "out").open("wb") as log:
         server = subprocess.Popen(command, env=base_environ({"RAY_AUTH_MODE": "disabled"}), stdout=log, stderr=log)
-    for _ in range(200):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.05)
+    wait_until_open(port)
+    deadline = time.monotonic() + 30
+    while not ((gcs := look(port).gcs.value) and gcs.ray_version.value) and time.monotonic() < deadline:
+        time.sleep(0.1)  # the port is open before the GCS has written what it tells about itself
     yield port, server
     server.kill()
     server.wait(10)
