@@ -32,7 +32,11 @@ class Verify(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
-    """A fix before its parameters are filled in; `{{name}}` in `command` stands for one."""
+    """A fix before its parameters are filled in; `{{name}}` in `command` stands for one.
+
+    A fix of kind `config` may name the `field` of a run that it sets (`rollout.gpu_memory_utilization`) and its
+    `value`; with the run's config at hand, its command becomes that framework's own override.
+    """
 
     title: str
     kind: Literal["env", "config", "package", "shell", "advice"]
@@ -40,6 +44,8 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     needs_root: bool = False
     command: str = ""
     destroys: str = ""
+    field: str = ""
+    value: str = ""
 
 
 class Source(Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,10 +56,35 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Signature(Struct, frozen=True, forbid_unknown_fields=True):
-    """A pattern of a log line; `literal` must be in the line before the pattern is tried."""
+    """How a problem shows in a log.
+
+    `pattern` is searched in the message of one log line, its prefixes (time, rank, process) taken off; named groups
+    give the playbook's parameters. With `lines` above 1 it is searched in that many lines joined by line breaks, the
+    first of which holds `literal`. `literal` must be in the line, or the pattern is not tried. `near` must, and
+    `unless` must not, be found in the same log around the hit. `where` bounds the numbers of groups: `kl: "> 10"`.
+    `status` is what a hit means; `specificity` 3 names one cause, 2 a class of them, 1 is all that can be said.
+    """
 
     pattern: str
-    literal: str = ""
+    literal: str
+    status: Literal["fail", "warn", "info"] = "fail"
+    lines: int = 1
+    near: str = ""
+    unless: str = ""
+    where: dict[str, str] = {}
+    specificity: Literal[1, 2, 3] = 2
+
+
+class Relations(Struct, frozen=True, forbid_unknown_fields=True):
+    """What else in a log explains this problem.
+
+    `wraps`: it only repeats that something else failed; with anything else beside it, known or not, it is an echo.
+    `consequence_of`: playbooks that explain it when they are in the same log; "*" is any other failure that comes
+    before it, an exception that no playbook knows included.
+    """
+
+    wraps: bool = False
+    consequence_of: tuple[str, ...] = ()
 
 
 class Playbook(Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +97,7 @@ class Playbook(Struct, frozen=True, forbid_unknown_fields=True):
     verified: str
     checks: tuple[str, ...] = ()
     signatures: tuple[Signature, ...] = ()
-    relations: dict[str, tuple[str, ...]] = {}
+    relations: Relations = Relations()
     verify: tuple[Verify, ...] = ()
     fixes: tuple[Recipe, ...] = ()
     versions: str | dict[str, str] = "any"

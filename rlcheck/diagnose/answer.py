@@ -1,0 +1,175 @@
+"""From logs to the answer: what failed, why, how to be sure and how to mend it; or that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlcheck.diagnose.decode import decoded, filled
+from rlcheck.diagnose.echoes import unexplained
+from rlcheck.diagnose.failures import Failure, failures
+from rlcheck.diagnose.hits import Hit, hits
+from rlcheck.diagnose.lines import Message, read_line
+from rlcheck.diagnose.model import Answer, CondensedLog, Confidence, Diagnosis, Quote, Unknown
+from rlcheck.diagnose.ranking import Ranked, rank
+from rlcheck.diagnose.signatures import Index
+from rlcheck.playbook import Library, PlaybookError, fill
+from rlcheck.report.model import Fix
+
+_MOST_QUOTES = 3
+_MOST_LINES = 6
+_CONFIDENCE: dict[int, Confidence] = {3: "high", 2: "medium", 1: "low"}
+
+
+def diagnose(logs: Sequence[CondensedLog], index: Index, library: Library) -> Answer:
+    """What `logs` show, all problems included; the best stands first.
+
+    For a failure that no playbook knows `diagnoses` is empty and `unknown` says where it shows. Neither is set when
+    nothing failed.
+    """
+    messages = [[read_line(line, number, at) for at, line in enumerate(log.lines)] for number, log in enumerate(logs)]
+    found = [failure for log in messages for failure in failures(log)]
+    every = [hit for log in messages for hit in hits(log, index)]
+    problems = [one for one in rank(every, messages, found) if one.best.signature.status != "info"]
+    remarks = tuple(dict.fromkeys(hit.id for hit in every if hit.signature.status == "info"))
+    strange = _unknown(problems, found, every)
+    return Answer(
+        diagnoses=() if strange else _diagnoses(problems, logs, messages, library),
+        unknown=_first(strange, logs, messages) if strange else None,
+        remarks=tuple(_title(library, playbook_id) for playbook_id in remarks),
+        notes=tuple(f"{log.name}: {log.problem}" for log in logs if log.problem),
+        files=len(logs),
+        lines=sum(log.total_lines or len(log.lines) for log in logs),
+        bytes=sum(log.total_bytes for log in logs),
+    )
+
+
+def _unknown(problems: Sequence[Ranked], found: Sequence[Failure], every: Sequence[Hit]) -> list[Failure]:
+    """The failures that nobody knows, if nothing but them can be the cause."""
+    if any(not one.echo for one in problems):
+        return []
+    loose = unexplained(found, every)
+    if problems:
+        return loose
+    remarked = {(hit.message.log, hit.message.at) for hit in every}
+    return loose or [failure for failure in found if (failure.message.log, failure.message.at) not in remarked]
+
+
+def _first(strange: Sequence[Failure], logs: Sequence[CondensedLog], messages: Sequence[Sequence[Message]]) -> Unknown:
+    raised = [failure for failure in strange if failure.raised and failure.root]
+    first = (raised or list(strange))[0]
+    lines = [first.message] if first.frame is None else [first.frame, first.message]
+    return Unknown(evidence=(_quote(lines, logs),), hints=_hints(first, messages))
+
+
+def _hints(first: Failure, messages: Sequence[Sequence[Message]]) -> tuple[str, ...]:
+    """What to collect so that somebody can know."""
+    hints: list[str] = []
+    if first.frame is None and first.raised:
+        hints.append("the lines above the exception: its traceback is not in this log")
+    if any("ray" in message.whole.lower() for log in messages for message in log[:200]):
+        hints.append("the logs of the worker itself: <Ray session>/logs/worker-*.err, raylet.out")
+    if any("NCCL" in message.whole or "torch.distributed" in message.whole for log in messages for message in log):
+        hints.append("a run with NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=DETAIL, with the logs of all ranks")
+    if "CUDA" in first.message.whole:
+        hints.append("a run with CUDA_LAUNCH_BLOCKING=1, which names the call that failed")
+    return (*hints, "rlcheck env on the machine of the run, and the run's config for rlcheck config")
+
+
+def _diagnoses(
+    problems: Sequence[Ranked], logs: Sequence[CondensedLog], messages: Sequence[Sequence[Message]], library: Library
+) -> tuple[Diagnosis, ...]:
+    made: list[Diagnosis] = []
+    roots: set[int] = set()
+    for one in problems:
+        followed = () if one.incident in roots else _followers(one, problems, library)
+        roots.add(one.incident)
+        diagnosis = _diagnosis(one, logs, messages, library, followed)
+        if diagnosis is not None:
+            made.append(diagnosis)
+    return tuple(made)
+
+
+def _followers(root: Ranked, problems: Sequence[Ranked], library: Library) -> tuple[str, ...]:
+    return tuple(_title(library, one.best.id) for one in problems if one.echo and one.incident == root.incident)
+
+
+def _diagnosis(
+    one: Ranked,
+    logs: Sequence[CondensedLog],
+    messages: Sequence[Sequence[Message]],
+    library: Library,
+    followed: tuple[str, ...],
+) -> Diagnosis | None:
+    try:
+        book = library.get(one.best.id)
+    except PlaybookError:
+        return None  # the index is newer than the playbooks: the others must still be shown
+    params = decoded(_groups(one))
+    return Diagnosis(
+        id=book.id,
+        title=book.title,
+        status=one.best.signature.status,
+        cause=filled(book.cause, params),
+        confidence="low" if one.echo else _CONFIDENCE[one.best.signature.specificity],
+        verify=book.verify,
+        fixes=_complete(tuple(fill(recipe, params) for recipe in book.fixes)),
+        sources=book.sources,
+        evidence=_evidence(one, logs, messages),
+        incident=one.incident,
+        echo=one.echo,
+        consequences=followed,
+        seen=_seen(one),
+        basis=book.basis,
+    )
+
+
+def _complete(fixes: tuple[Fix, ...]) -> tuple[Fix, ...]:
+    """Fixes whose parameters the log gave stand before those with places left to fill."""
+    return (*(fix for fix in fixes if fix.complete), *(fix for fix in fixes if not fix.complete))
+
+
+def _groups(one: Ranked) -> dict[str, str]:
+    """What the best hit says, and what the other hits of the same playbook add."""
+    groups = dict(one.best.groups)
+    for hit in one.hits:
+        for name, value in hit.groups.items():
+            groups.setdefault(name, value)
+    return groups
+
+
+def _evidence(one: Ranked, logs: Sequence[CondensedLog], messages: Sequence[Sequence[Message]]) -> tuple[Quote, ...]:
+    shown = [one.best, *(hit for hit in one.hits if hit.message.text != one.best.message.text)][:_MOST_QUOTES]
+    quotes: list[Quote] = []
+    for hit in shown:
+        log = messages[hit.message.log]
+        quotes.append(_quote(log[hit.message.at : hit.message.at + min(hit.span, _MOST_LINES)], logs))
+    return tuple(dict.fromkeys(quotes))
+
+
+def _quote(lines: Sequence[Message], logs: Sequence[CondensedLog]) -> Quote:
+    told = lines[-1]
+    return Quote(
+        file=logs[told.log].name,
+        line=lines[0].number,
+        text=tuple(line.whole for line in lines),
+        rank=told.rank,
+        node=told.node,
+        pid=told.pid,
+        time=told.time,
+    )
+
+
+def _seen(one: Ranked) -> str:
+    ranks = sorted({hit.message.rank for hit in one.hits if hit.message.rank}, key=lambda rank: (len(rank), rank))
+    nodes = sorted({hit.message.node for hit in one.hits if hit.message.node})
+    words = [f"{len(one.hits)} times"] if len(one.hits) > 1 else []
+    words += [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks[:8])}{' …' * (len(ranks) > 8)}"] if ranks else []
+    words += [f"node{'s' * (len(nodes) > 1)} {', '.join(nodes[:4])}{' …' * (len(nodes) > 4)}"] if nodes else []
+    return ", ".join(words)
+
+
+def _title(library: Library, playbook_id: str) -> str:
+    try:
+        return library.get(playbook_id).title
+    except PlaybookError:
+        return playbook_id

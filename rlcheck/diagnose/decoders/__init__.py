@@ -1,0 +1,1 @@
+"""Numbers and symbols in words, by topic. Each module has `DECODERS`."""

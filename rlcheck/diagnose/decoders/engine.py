@@ -1,0 +1,5 @@
+"""Decoders."""
+
+from rlcheck.diagnose.decode import Decoder
+
+DECODERS: dict[str, Decoder] = {}

@@ -1,0 +1,72 @@
+"""Lines that say by their form alone that something failed: exceptions, panics, signals, errors of a logger.
+
+They tell a healthy log from one whose failure no playbook knows, and where that failure shows first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rlcheck.diagnose.lines import Message
+from rlcheck.facts.base import Struct
+
+_RAISED = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Timeout|Expired|Died)"
+    r"(?:\([\w.]+\))?(?:: |:?$)"
+)
+_NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |:?$)")
+_FRAME = re.compile(r'\s*File "[^"\n]{1,400}", line \d+|\s+\^+|\s+~*\^+~*')
+_STARTS = "Traceback (most recent call last)"
+_CHAINS = ("The above exception was the direct cause", "During handling of the above exception")
+_MARKERS = re.compile(
+    r"panicked at|^panic: |^FATAL\b|\bFATAL\b[ :]|^fatal( error)?:|\bSegmentation fault|\bAborted\b|core dumped"
+    r"|terminate called|Fatal Python error|^Killed\b|Exception in thread|\bBus error\b|^Error: |command not found$"
+    r"|^\S{0,200}: line \d+: .{0,200}(?:Killed|Terminated|Aborted|No such file)|^make: \*\*\*|level=(?:error|fatal)\b"
+    r"|\"level\": ?\"(?:error|fatal)\"|[Ee]xit(?:ed with exit)?[ _]?(?:code|status):? ?(?!0\b)-?\d+|Unhandled exception"
+    r"|^(?:\w+: )?(?:error|ERROR):? "
+)
+_LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?E\d{3,4} \d\d:")
+_QUOTES_ERRORS = re.compile(r"\b(?:ERROR|CRITICAL)\b[^:]{0,40}=|=\s*['\"]?(?:ERROR|CRITICAL)\b")
+
+
+class Failure(Struct, frozen=True):
+    """One failure as the log shows it: the line that names it, and the frame above it, if it was raised.
+
+    `raised` failures are exceptions; `root` is False for one that was raised while another was handled.
+    """
+
+    message: Message
+    frame: Message | None = None
+    raised: bool = False
+    root: bool = True
+
+
+def failures(messages: Sequence[Message]) -> Iterator[Failure]:
+    """The failures of one log in the order in which they stand there."""
+    frame: Message | None = None
+    chained = False
+    for message in messages:
+        text = message.text
+        if text.startswith(_CHAINS):
+            chained, frame = True, None
+        elif _STARTS in text:
+            frame = None
+        elif _FRAME.match(text):
+            frame = message
+        elif text[:1].isspace() or not text:
+            continue
+        elif _RAISED.match(text) or (frame is not None and message.at - frame.at <= 3 and _NAMED.match(text)):
+            if "Warning" in text.split(":", 1)[0]:
+                continue
+            yield Failure(message=message, frame=frame, raised=True, root=not chained)
+            frame, chained = None, False
+        elif _is_marked(message):
+            yield Failure(message=message)
+
+
+def _is_marked(message: Message) -> bool:
+    if _MARKERS.search(message.text):
+        return True
+    head = message.whole[: 60 + len(message.whole) - len(message.text)]
+    return bool(_LOGGED.search(head)) and not _QUOTES_ERRORS.search(head)

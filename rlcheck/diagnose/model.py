@@ -1,0 +1,113 @@
+"""What goes into a diagnosis and what comes out of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rlcheck.facts.base import Struct
+from rlcheck.playbook import Source, Verify
+from rlcheck.report.model import Fix
+
+Confidence = Literal["high", "medium", "low"]
+Status = Literal["fail", "warn", "info"]
+
+
+class LogLine(Struct, frozen=True):
+    """A line of a log as it stands there: `number` from 1, `text` without line break and terminal colours.
+
+    A progress bar that redraws itself with carriage returns, and a line of more than `MAX_LINE` characters, become
+    several of these with one number.
+    """
+
+    number: int
+    text: str
+
+
+class CondensedLog(Struct, frozen=True):
+    """A log, or of a long one the lines that may matter with their surroundings, in order.
+
+    `name` is how the user called it (`-` for standard input); `total_lines` and `total_bytes` are the whole log's.
+    `whole` says whether nothing was left out. `problem` is why it could not be read to its end, in words.
+    """
+
+    name: str
+    lines: tuple[LogLine, ...]
+    total_lines: int = 0
+    total_bytes: int = 0
+    whole: bool = True
+    problem: str = ""
+
+
+MAX_LINE = 4096
+
+
+class Quote(Struct, frozen=True, omit_defaults=False):
+    """Lines of a log that show something: who wrote them, where they stand."""
+
+    file: str
+    line: int
+    text: tuple[str, ...]
+    rank: str = ""
+    node: str = ""
+    pid: str = ""
+    time: str = ""
+
+
+class Confirmation(Struct, frozen=True, omit_defaults=False):
+    """What a check of the playbook says of the facts at hand: `confirmed`, `ruled out`, or `open` with the reason."""
+
+    check: str
+    verdict: Literal["confirmed", "ruled out", "open"]
+    message: str
+    node: str = ""
+
+
+class Diagnosis(Struct, frozen=True, omit_defaults=False):
+    """One problem that the logs show. `evidence` is all that is quoted from them.
+
+    `incident` counts from 1; problems of one incident share it, its root cause stands first. `consequences` are the
+    titles of what followed from it, `seen` says how often and on how many ranks it shows.
+    """
+
+    id: str
+    title: str
+    status: Status
+    cause: str
+    confidence: Confidence
+    verify: tuple[Verify, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    sources: tuple[Source, ...] = ()
+    evidence: tuple[Quote, ...] = ()
+    incident: int = 1
+    echo: bool = False
+    consequences: tuple[str, ...] = ()
+    seen: str = ""
+    confirmations: tuple[Confirmation, ...] = ()
+    basis: str = "sourced"
+
+
+class Unknown(Struct, frozen=True, omit_defaults=False):
+    """A failure that no playbook knows: where it shows first, and what to collect to learn more."""
+
+    evidence: tuple[Quote, ...]
+    hints: tuple[str, ...] = ()
+
+
+class Answer(Struct, frozen=True, omit_defaults=False):
+    """What the logs say: the diagnoses, best first, or the first failure that nobody knows, or neither (healthy).
+
+    `remarks` are lines that look like trouble and are none. `notes` concern the reading itself.
+    """
+
+    diagnoses: tuple[Diagnosis, ...] = ()
+    unknown: Unknown | None = None
+    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    files: int = 0
+    lines: int = 0
+    bytes: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the logs show an error, known or not."""
+        return self.unknown is not None or any(found.status == "fail" for found in self.diagnoses)
