@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rlcheck.diagnose.failures import Failure
 from rlcheck.diagnose.hits import Hit
@@ -12,6 +12,8 @@ from rlcheck.diagnose.lines import Message
 Problems = Mapping[str, Sequence[Hit]]
 """The hits of each playbook in one incident, in order of time."""
 
+_MESSAGE = 8
+"""Lines that the message of an exception may have, at most, for a hit in it to be about it."""
 _WRAPPERS = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|NodeDiedError|OwnerDiedError"
     r"|ChildFailedError|EngineDeadError|EngineCore|DistBackendError|DistStoreError|DistNetworkError|SignalException"
@@ -64,13 +66,18 @@ def _is_before(one: Message, other: Message) -> bool:
     return one.log != other.log or one.at < other.at
 
 
-def unexplained(found: Iterable[Failure], hits: Sequence[Hit]) -> list[Failure]:
-    """The exceptions on whose lines no hit is, and which do not only repeat another failure."""
-    explained = {
-        (hit.message.log, at) for hit in hits for at in range(hit.message.at - 1, hit.message.at + hit.span + 1)
-    }
-    return [
-        failure
-        for failure in found
-        if failure.raised and not is_wrapper(failure) and (failure.message.log, failure.message.at) not in explained
-    ]
+def unexplained(found: Sequence[Failure], hits: Sequence[Hit]) -> list[Failure]:
+    """The exceptions that no hit is about, and which do not only repeat another failure.
+
+    A hit is about the exceptions on its lines, and, unless it may be an echo itself, about the last one above them:
+    messages go over several lines.
+    """
+    raised = [failure for failure in found if failure.raised]
+    explained: set[tuple[int, int]] = set()
+    for hit in hits:
+        log, first, last = hit.message.log, hit.message.at, hit.message.at + hit.span - 1
+        of_log = [failure.message.at for failure in raised if failure.message.log == log]
+        explained |= {(log, at) for at in of_log if first <= at <= last}
+        if not (hit.known.relations.wraps or "*" in hit.known.relations.consequence_of):
+            explained.add((log, max((at for at in of_log if first - _MESSAGE <= at <= first), default=-1)))
+    return [f for f in raised if not is_wrapper(f) and (f.message.log, f.message.at) not in explained]

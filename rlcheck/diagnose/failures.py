@@ -23,7 +23,8 @@ _MARKERS = re.compile(
     r"panicked at|^panic: |^FATAL\b|\bFATAL\b[ :]|^fatal( error)?:|\bSegmentation fault|\bAborted\b|core dumped"
     r"|terminate called|Fatal Python error|^Killed\b|Exception in thread|\bBus error\b|^Error: |command not found$"
     r"|^\S{0,200}: line \d+: .{0,200}(?:Killed|Terminated|Aborted|No such file)|^make: \*\*\*|level=(?:error|fatal)\b"
-    r"|\"level\": ?\"(?:error|fatal)\"|[Ee]xit(?:ed with exit)?[ _]?(?:code|status):? ?(?!0\b)-?\d+|Unhandled exception"
+    r"|\"level\": ?\"(?:error|fatal)\"|[Ee]xit(?:ed)?(?: with)?(?: exit)?[ _]?(?:code|status)[:=]? ?(?!0\b)-?\d+"
+    r"|Unhandled exception"
     r"|^(?:\w+: )?(?:error|ERROR):? "
 )
 _LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?E\d{3,4} \d\d:")
