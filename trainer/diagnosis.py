@@ -1,39 +1,39 @@
-"""Why a run broke, read from the logs of its own processes: the likely root line, and the playbook that knows it."""
+"""Why a run broke: `rlcheck diagnose` over the logs of its own processes, in a few lines."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
-from rlcheck.playbook import Library, Playbook, PlaybookError
+import msgspec
+
+from rlcheck.diagnose.answer import diagnose as read_logs
+from rlcheck.diagnose.condense import Growing
+from rlcheck.diagnose.model import Answer, CondensedLog, Diagnosis, LogLine, Quote
+from rlcheck.diagnose.signatures import Index, load
+from rlcheck.playbook import Library
+from rlcheck.redact import redact_bytes
+from rlcheck.report.wording import clean
 from trainer.errors import RunFailure, kind_and_line
 
 CONTROLLER_LOG = "controller.log"
-TAIL_BYTES = 1 << 20
+TAIL_BYTES = 8 << 20
+"""Of each log, so much is read: what ended the run stands at the end."""
+MOST_LOGS = 64
+WHOLE_BYTES = 256 << 10
+"""Of more than this, only the surroundings of lines that may matter are looked at."""
+DEADLINE_S = 20.0
+"""The user waits for the message of the failure: without an answer by then, it comes without a cause."""
 MAX_LINE = 300
-HEADER = re.compile(r"== \S+, process \d+, ")
+HEADER = re.compile(rb"^== \S+, process \d+, ", re.M)
 """The first line of each process in a log; an earlier run may have written above it."""
-_RAISED = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception|Failure|Interrupt)\b(:|$)")
-_FATAL = re.compile(r"Fatal Python error|terminate called|Segmentation fault|CUDA error|out of memory|\bFATAL\b", re.I)
-_CONSEQUENCES = re.compile(r"Connection (reset|closed|refused)|Broken pipe|EngineDeadError|EOFError|peer", re.I)
-"""What a process says when another one has died."""
-_REMARKS = re.compile(r"Warning|WARNING|deprecated|\bINFO\b")
-"""Lines of libraries that run all the same: no cause of an end, whatever playbook knows them."""
-_COMPLAINTS = re.compile(r"\bWARN\b|error|fail|kill", re.I)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a log."""
-
-    log: Path
-    number: int
-    text: str
+_KILLED = "was killed by SIG"
 
 
 def failure_words(error: Exception, logs: Path) -> str:
@@ -49,7 +49,7 @@ def failure_words(error: Exception, logs: Path) -> str:
     return f"{line}; its traceback: {log}"
 
 
-def diagnose(logs: Path, since: float, message: str) -> list[str]:
+def diagnose(logs: Path, since: float, message: str, *, deadline_s: float = DEADLINE_S) -> list[str]:
     """Lines that name the likely cause, as far as it can be read.
 
     Args:
@@ -57,61 +57,102 @@ def diagnose(logs: Path, since: float, message: str) -> list[str]:
         since: when the run began (Unix time); logs that are older say nothing.
         message: of the failure. The log that it names is read first; where it names none, it says itself what broke.
             What it says already is not said again.
+        deadline_s: seconds after which it is given up.
     """
-    lines = list(_read(logs, since, message))
-    errors = [line for line in lines if _is_error(line)]
-    root = next((line for line in errors if not _CONSEQUENCES.search(line.text)), errors[0] if errors else None)
-    named = _playbook(message)
-    # An exception is a better witness than what was printed before it.
-    complaints = [line for line in lines if _COMPLAINTS.search(line.text) and not _REMARKS.search(line.text)]
-    for line in [] if named else [*errors, *complaints]:
-        named = _playbook(line.text)
-        if named is not None:
-            root = line
-            break
     said: list[str] = []
-    if root is not None and root.text not in message:
-        said.append(f"Likely cause: {root.text} ({root.log}:{root.number})")
-    if named is not None:
-        cause, fix = " ".join(named.cause.split()), named.fixes[0].title
-        said.append(f"Known problem: {cause} Mend: {fix} (rlcheck explain {named.id})")
-    return said
+    # A thread that is left behind ends with the process, which has nothing else to do any more.
+    thread = threading.Thread(target=_diagnose, args=(logs, since, message, said), daemon=True, name="diagnosis")
+    thread.start()
+    thread.join(deadline_s)
+    return [] if thread.is_alive() else said
 
 
-def _read(logs: Path, since: float, message: str) -> Iterator[Line]:
+def _diagnose(logs: Path, since: float, message: str, said: list[str]) -> None:
+    try:
+        index, library = _failures(load()), Library()
+        found = _logs(logs, since, message, index)
+        answer = read_logs(found, index, library)
+        itself = read_logs([_as_log(message)], index, library)
+        # Who was killed from outside has written nothing about it.
+        if _root(itself) is not None and (_KILLED in message or _root(answer) is None):
+            answer = itself
+        said += _lines(answer, message, logs, found)
+    except Exception as error:  # whatever becomes of the diagnosis, the failure itself must be told
+        said.append(f"(its diagnosis broke off: {kind_and_line(error)})")
+
+
+def _failures(index: Index) -> Index:
+    """INDEX without what libraries only warn of: no cause of an end, whatever playbook knows it."""
+    books = (
+        msgspec.structs.replace(book, signatures=tuple(one for one in book.signatures if one.status == "fail"))
+        for book in index.playbooks
+    )
+    return Index(tuple(book for book in books if book.signatures))
+
+
+def _logs(logs: Path, since: float, message: str, index: Index) -> list[CondensedLog]:
     """What the processes of this run have written, the log that MESSAGE names first; alone, if a signal killed it."""
     found = [log for log in sorted(logs.glob("*.log")) if log.stat().st_mtime >= since]
     named = [log for log in found if log.name in message]
     if not named:
-        return
-    others = [] if "was killed by SIG" in message else [log for log in found if log not in named]
-    for log in [*named, *others]:
-        with log.open("rb") as file:
-            data = file.read()
-        before = data[:-TAIL_BYTES].count(b"\n")
-        lines = list(enumerate(data[-TAIL_BYTES:].decode("utf-8", "replace").split("\n"), start=before + 1))
-        begin = max((number for number, line in lines if HEADER.match(line)), default=0)
-        yield from (Line(log, number, line.strip()[:MAX_LINE]) for number, line in lines if number > begin)
+        return []
+    others = [] if _KILLED in message else [log for log in found if log not in named]
+    return [_read(log, index) for log in [*named, *others][:MOST_LOGS]]
 
 
-def _is_error(line: Line) -> bool:
-    return _RAISED.match(line.text) is not None or _FATAL.search(line.text) is not None
+def _read(log: Path, index: Index) -> CondensedLog:
+    """The end of LOG, as far as this run has written it; lines keep their numbers."""
+    with log.open("rb") as file:
+        size = file.seek(0, 2)
+        start = max(0, size - TAIL_BYTES)
+        file.seek(0)
+        before = _line_breaks(file, start)
+        data = file.read(TAIL_BYTES)
+    begin = max((match.end() for match in HEADER.finditer(data)), default=0)
+    growing = Growing(index, WHOLE_BYTES)
+    growing.feed(data[begin:])
+    state = growing.state(str(log))
+    offset = before + data.count(b"\n", 0, begin)
+    lines = tuple(LogLine(number=line.number + offset, text=line.text) for line in state.lines)
+    return msgspec.structs.replace(state, lines=lines)
 
 
-def _playbook(text: str) -> Playbook | None:
-    """The playbook with a signature that is in TEXT."""
-    return next((playbook for playbook in _playbooks() if _knows(playbook, text)), None)
+def _line_breaks(file: BinaryIO, end: int) -> int:
+    """How many there are before the byte END, where FILE is left."""
+    count = 0
+    while left := end - file.tell():
+        count += file.read(min(left, 1 << 20)).count(b"\n")
+    return count
 
 
-def _knows(playbook: Playbook, text: str) -> bool:
-    return any(known.literal in text and re.search(known.pattern, text) for known in playbook.signatures)
+def _as_log(message: str) -> CondensedLog:
+    lines = tuple(LogLine(number=number, text=line) for number, line in enumerate(message.splitlines(), 1))
+    return CondensedLog(name="", lines=lines)
 
 
-@cache
-def _playbooks() -> list[Playbook]:
-    """Those that can be recognised in a log."""
-    library, found = Library(), list[Playbook]()
-    for name in library.ids():
-        with suppress(PlaybookError):  # a damaged one must not hide why the run broke
-            found.append(library.get(name))
-    return [playbook for playbook in found if playbook.signatures]
+def _root(answer: Answer) -> Diagnosis | None:
+    """The error that ANSWER names first."""
+    return answer.diagnoses[0] if answer.diagnoses else None
+
+
+def _lines(answer: Answer, message: str, logs: Path, found: Sequence[CondensedLog]) -> Iterator[str]:
+    """What there is to say; FOUND is what was read of the LOGS."""
+    root = _root(answer)
+    evidence = answer.unknown.evidence if answer.unknown is not None else root.evidence if root is not None else ()
+    for quote in evidence[:1]:
+        # The line that says what failed stands last, below the frame that raised it.
+        text = clean(quote.text[-1].strip()[:MAX_LINE]) if quote.text else ""
+        if text and text not in message:
+            text = redact_bytes(text.encode(), os.environ).decode()
+            yield f"Likely cause: {text} ({quote.file}:{_number(quote, found)})"
+    if root is not None:
+        mend = f" Mend: {root.fixes[0].title}" if root.fixes else ""
+        yield f"Known problem: {' '.join(root.cause.split())}{mend} (rlcheck explain {root.id})"
+    if found and evidence:
+        yield f"All that the logs tell: rlcheck diagnose {shlex.quote(str(logs))}"
+
+
+def _number(quote: Quote, found: Sequence[CondensedLog]) -> int:
+    """The number of QUOTE's last line; it has only that of the first, and may leave lines out in between."""
+    lines = (line for log in found if log.name == quote.file for line in log.lines if line.number >= quote.line)
+    return next((line.number for line in lines if line.text == quote.text[-1]), quote.line)

@@ -1,4 +1,4 @@
-"""Writes the generated pages: docs/checks/*.md, the index of checks and playbooks, and the terminal pictures.
+"""Writes the generated pages: docs/checks, docs/playbooks, the index of both, and the terminal pictures.
 
     python docs/tools/build_docs.py           write them
     python docs/tools/build_docs.py --check   exit with 1 if any of them is out of date
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import run_picture
+from playbook_page import in_a_cell, playbook_page
 
 from rlcheck.check import Check
 from rlcheck.checks import FAMILIES, family_checks
@@ -48,7 +49,7 @@ def _check_body(check: Check) -> list[str]:
     lines = [check.doc.strip().split("\n", 1)[0]]
     for heading in HEADINGS:
         lines += ["", f"**{heading}.**", "", *(_linked(p) + "\n" for p in check.section(heading).splitlines())]
-    lines.append(f"Playbook: [{check.playbook}](../../playbooks/{check.playbook}.md)")
+    lines.append(f"Playbook: [{check.playbook}](../playbooks/{check.playbook}.md)")
     return lines
 
 
@@ -61,8 +62,16 @@ def index_page(playbooks: list[Playbook]) -> str:
     lines = ["# Checks and playbooks", ""]
     for family, title in FAMILIES.items():
         lines.append(f"- [{family}: {title}](checks/{family}.md), {len(family_checks(family))} checks")
-    lines += ["", "| playbook | problem |", "|---|---|"]
-    lines += [f"| [{p.id}](../playbooks/{p.id}.md) | {p.title} |" for p in playbooks]
+    in_logs = sum(bool(playbook.signatures) for playbook in playbooks)
+    lines += [
+        "",
+        f"{len(playbooks)} playbooks; `rlcheck diagnose LOG` finds {in_logs} of them in a log (marked •).",
+        "",
+    ]
+    lines += ["| playbook | problem | in a log |", "|---|---|---|"]
+    lines += [
+        f"| [{p.id}](playbooks/{p.id}.md) | {in_a_cell(p.title)} | {'•' if p.signatures else ''} |" for p in playbooks
+    ]
     return GENERATED + "\n".join(lines) + "\n"
 
 
@@ -102,6 +111,7 @@ def pages() -> dict[Path, str]:
     library = Library()
     playbooks = [library.get(id) for id in library.ids()]
     result = {DOCS / "checks" / f"{family}.md": family_page(family) for family in FAMILIES}
+    result |= {DOCS / "playbooks" / f"{book.id}.md": GENERATED + playbook_page(book, library) for book in playbooks}
     result[DOCS / "checks-and-playbooks.md"] = index_page(playbooks)
     result |= {DOCS / "pictures" / f"{name}.svg": picture(argv) for name, argv in PICTURES.items()}
     # The table of a run is drawn by the trainer, which an environment with the doctor alone does not have.

@@ -166,6 +166,32 @@ app.command()(preflight)
 
 
 @app.command()
+def diagnose(
+    words: opt.LogsArgument = None,
+    follow: opt.FollowOption = False,
+    everything: opt.AllOption = False,
+    facts: opt.ConfirmFactsOption = None,
+    here: opt.HereOption = False,
+    config: opt.FixConfigOption = "",
+    framework: opt.FrameworkOption = "auto",
+    format: opt.FormatOption = opt.Format.TEXT,
+    output: opt.OutputOption = None,
+    strict: opt.StrictWarningsOption = False,
+    ignore: opt.WaiveOption = None,
+    select: opt.WantedOption = None,
+    timeout: opt.SilenceOption = None,
+    verbose: opt.VerboseOption = False,
+    ascii_only: opt.AsciiOption = False,
+) -> None:
+    """Read logs or a traceback: what failed first, how sure that is, how to verify it, and the fix to type."""
+    from rlcheck.cli.diagnose import DiagnoseRequest, run_diagnose
+
+    ids = (tuple(ignore or ()), tuple(select or ()))
+    what = (tuple(words or ()), follow, everything, facts, here, config, framework)
+    raise typer.Exit(run_diagnose(DiagnoseRequest(*what, format, output, strict, *ids, timeout, verbose, ascii_only)))
+
+
+@app.command()
 def collect(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; standard output without it.")
@@ -209,11 +235,12 @@ def explain(
 def list_command(
     format: opt.FormatOption = opt.Format.TEXT,
     select: opt.SelectOption = None,
+    playbooks: opt.PlaybooksOption = False,
 ) -> None:
-    """List every check with its family, the facts that it needs and its playbook."""
+    """List every check with its family, the facts that it needs and its playbook; or every playbook."""
     from rlcheck.cli.explain import run_list
 
-    raise typer.Exit(run_list(format, tuple(select or ())))
+    raise typer.Exit(run_list(format, tuple(select or ()), playbooks))
 
 
 def main() -> None:

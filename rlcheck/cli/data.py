@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import socket
 import sys
 import time
@@ -15,6 +13,7 @@ from rlcheck import __version__
 from rlcheck.cli.active import ReportRequest, Waiting, judge_and_show, recorded
 from rlcheck.cli.app import UserError
 from rlcheck.cli.env import interpreter
+from rlcheck.cli.hydra_options import sorted_words
 from rlcheck.dataset.fixing import FixError, copies, refuse_existing, write
 from rlcheck.dataset.plan import Plan, PlanError, Wanted, make_plan
 from rlcheck.dataset.survey import Survey, survey
@@ -25,7 +24,6 @@ from rlcheck.facts.run import RunFacts
 from rlcheck.runs.errors import ReadError
 
 FAMILIES = ("DAT",)
-_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/]*=.*", re.S)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def run_data(request: DataRequest) -> int:
             raise UserError(f"--facts {request.report.facts}: no data in it; `rlcheck data FILE --record` writes it")
         return judge_and_show(request.report, nodes, FAMILIES, "data", started, alone=True)
     python = interpreter(request.report.python)
-    files, overrides = _sorted_words(request.words)
+    files, overrides = sorted_words(request.words)
     run = _run(request, overrides)
     wanted = Wanted(files, request.val, request.tokenizer, request.prompt_key, request.first)
     try:
@@ -87,15 +85,6 @@ def _refuse_nonsense(request: DataRequest) -> None:
         raise UserError("--dry-run, --yes and --out go with --fix")
     if request.report.facts is not None and (request.words or request.config or request.fix):
         raise UserError("--facts judges a record; leave files, --config and --fix out")
-
-
-def _sorted_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Files, and overrides of the config: `key=value` that is no file."""
-    is_override = {word: bool(_OVERRIDE.fullmatch(word)) and not os.path.exists(word) for word in words}
-    return (
-        tuple(word for word in words if not is_override[word]),
-        tuple(word for word in words if is_override[word]),
-    )
 
 
 def _run(request: DataRequest, overrides: tuple[str, ...]) -> RunFacts | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
 import sys
@@ -16,6 +15,7 @@ from rlcheck import doctor as clinic
 from rlcheck import fixes
 from rlcheck.cli.app import UserError
 from rlcheck.cli.options import Format
+from rlcheck.cli.output import put
 from rlcheck.config import ConfigError, Settings, load_settings
 from rlcheck.facts.base import MissingKind, why_missing
 from rlcheck.facts.document import Facts, FactsError, decode
@@ -159,27 +159,11 @@ def show(report: Report, format: Format, output: Path | None, verbose: bool, asc
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     clean = redact(report, Report, os.environ)
-    if output is None:
-        if format is not Format.TEXT:
-            _write_utf8(sys.stdout)
-        try:
-            render(clean, format.value, sys.stdout, verbose=verbose, ascii_only=ascii_only)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The reader has gone (`rlcheck env | head`): that changes nothing about what was found.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
-    try:
-        with open(output, "w", encoding="utf-8") as file:
-            render(clean, format.value, file, verbose=verbose, ascii_only=ascii_only)
-    except OSError as error:
-        raise UserError(f"--output {output}: {error.strerror or error}") from None
-
-
-def _write_utf8(stream: object) -> None:
-    """What programs read is UTF-8, whatever the locale."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportUnknownMemberType]
+    put(
+        lambda out: render(clean, format.value, out, verbose=verbose, ascii_only=ascii_only),
+        output,
+        utf8=format is not Format.TEXT,
+    )
 
 
 def _refuse_nonsense(request: EnvRequest) -> None:

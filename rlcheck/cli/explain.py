@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 
 from rlcheck import doctor as clinic
 from rlcheck.check import Check
 from rlcheck.cli.app import UserError
 from rlcheck.cli.options import Format
+from rlcheck.diagnose.decode import filled
 from rlcheck.playbook import Playbook, PlaybookError
 from rlcheck.report.wording import ascii_wanted, to_ascii
 
@@ -50,35 +53,50 @@ def run_explain(name: str, ascii_only: bool) -> int:
     return 0
 
 
-def run_list(format: Format, select: tuple[str, ...]) -> int:
-    """Print every check, as text or JSON.
+def run_list(format: Format, select: tuple[str, ...], playbooks: bool = False) -> int:
+    """Print every check, or every playbook, as text or JSON.
 
     Raises:
         UserError: another format, or a selection that does not exist.
     """
+    if format not in (Format.JSON, Format.TEXT):
+        raise UserError(f"--format {format.value}: the list comes as text or json")
     doctor = clinic.summon()
     try:
         checks = doctor.select(select)
-    except clinic.SelectionError as error:
+        rows = _playbook_rows(doctor, checks, select) if playbooks else _check_rows(checks)
+    except (clinic.SelectionError, PlaybookError) as error:
         raise UserError(str(error)) from None
     if format is Format.JSON:
-        rows = [
-            {
-                "id": check.id,
-                "title": check.title,
-                "family": check.family,
-                "needs": check.needs,
-                "playbook": check.playbook,
-            }
-            for check in checks
-        ]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-    elif format is Format.TEXT:
-        text = "".join(f"{check.id}  {check.title}\n" for check in checks)
-        sys.stdout.write(to_ascii(text) if ascii_wanted(sys.stdout) else text)
-    else:
-        raise UserError(f"--format {format.value}: the list comes as text or json")
+        return 0
+    text = "".join(f"{row['id']}  {row['title']}\n" for row in rows)
+    sys.stdout.write(to_ascii(text) if ascii_wanted(sys.stdout) else text)
     return 0
+
+
+def _check_rows(checks: Sequence[Check]) -> list[dict[str, object]]:
+    return [
+        {"id": check.id, "title": check.title, "family": check.family, "needs": check.needs, "playbook": check.playbook}
+        for check in checks
+    ]
+
+
+def _playbook_rows(doctor: clinic.Doctor, checks: Sequence[Check], select: tuple[str, ...]) -> list[dict[str, object]]:
+    """The playbooks of the families, or of the checks, that `select` names; without it, all."""
+    books = [doctor.library.get(playbook_id) for playbook_id in doctor.library.ids()]
+    wanted = {check.id for check in checks}
+    return [
+        {
+            "id": book.id,
+            "title": book.title,
+            "families": book.families,
+            "checks": book.checks,
+            "in_logs": bool(book.signatures),
+        }
+        for book in books
+        if not select or wanted & set(book.checks) or set(select) & set(book.families)
+    ]
 
 
 def check_page(check: Check) -> str:
@@ -93,8 +111,11 @@ def check_page(check: Check) -> str:
 
 
 def playbook_head(playbook: Playbook) -> str:
-    """What stands above a playbook's body: the cause, how to be sure, what to type."""
-    lines = [f"{playbook.id}  {playbook.title}", "", *_filled(playbook.cause)]
+    """What stands above a playbook's body: the cause, how it shows in a log, how to be sure, what to type."""
+    lines = [f"{playbook.id}  {playbook.title}", "", *_filled(filled(playbook.cause, {}))]
+    if playbook.signatures:
+        lines += ["", "In a log"]
+        lines += [f"    … {words} …" for words in shown_in_logs(playbook)]
     if playbook.verify:
         lines += ["", "To be sure"]
         for step in playbook.verify:
@@ -103,11 +124,21 @@ def playbook_head(playbook: Playbook) -> str:
         lines += ["", "To mend it"]
         for fix in playbook.fixes:
             marks = [fix.safety, *(["as root"] if fix.needs_root else [])]
-            lines += _filled(f"{fix.title} ({', '.join(marks)})", "  - ", "    ")
-            lines += [f"      {line}" for line in fix.command.splitlines()]
+            lines += _filled(f"{named(fix.title)} ({', '.join(marks)})", "  - ", "    ")
+            lines += [f"      {line}" for line in named(fix.command).splitlines()]
             if fix.destroys:
                 lines += _filled(f"would: {fix.destroys}", "      ")
     return "\n".join(lines)
+
+
+def named(text: str) -> str:
+    """TEXT of a fix with the names of the parameters that only a finding or a log can tell: `{{size}}` is `<size>`."""
+    return re.sub(r"\{\{(\w+)\}\}", r"<\1>", text)
+
+
+def shown_in_logs(playbook: Playbook) -> tuple[str, ...]:
+    """The fixed words by which `rlcheck diagnose` finds it, each once."""
+    return tuple(dict.fromkeys(" ".join(signature.literal.split()) for signature in playbook.signatures))
 
 
 def playbook_tail(playbook: Playbook) -> str:

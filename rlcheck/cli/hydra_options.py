@@ -1,9 +1,12 @@
-"""Hydra's own options, `--config-name` and `--config-path`, for the commands that read a run's config."""
+"""What the commands that read a run's config take as Hydra does: `--config-name`, `--config-path`, overrides."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+
+_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/]*=.*", re.S)
 
 
 def named(config: str, overrides: tuple[str, ...], name: str, path: str) -> tuple[str, tuple[str, ...]]:
@@ -17,3 +20,12 @@ def named(config: str, overrides: tuple[str, ...], name: str, path: str) -> tupl
     words += [f"--config-path={os.path.abspath(path)}"] if path else []
     words += [f"--config-name={name}"] if name else []
     return shlex.join(words), (*((config,) if config else ()), *overrides)
+
+
+def sorted_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Files, and overrides of the config: `key=value` that is no file."""
+    is_override = {word: bool(_OVERRIDE.fullmatch(word)) and not os.path.exists(word) for word in words}
+    return (
+        tuple(word for word in words if not is_override[word]),
+        tuple(word for word in words if is_override[word]),
+    )

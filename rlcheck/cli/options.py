@@ -74,7 +74,7 @@ FixOption = Annotated[bool, typer.Option("--fix", help="Apply the safe fixes, af
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="With --fix: show what would be done, and stop.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, with its evidence.")]
-AsciiOption = Annotated[bool, typer.Option("--ascii", help="Use ASCII characters only.")]
+AsciiOption = Annotated[bool, typer.Option("--ascii", "--ascii-only", help="Use ASCII characters only.")]
 HeadOption = Annotated[
     str,
     typer.Option(
@@ -203,4 +203,42 @@ CleanDryRunOption = Annotated[bool, typer.Option("--dry-run", help="With --fix: 
 CleanYesOption = Annotated[bool, typer.Option("--yes", "-y", help="With --fix: overwrite earlier copies.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="With --fix: where to. Default: beside each file.")
+]
+PlaybooksOption = Annotated[bool, typer.Option("--playbooks", help="The playbooks instead of the checks.")]
+LogsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[LOG|KEY=VALUE]...",
+        help="Logs: files (.gz, too), directories of them, - for standard input; overrides of --config.",
+        show_default=False,
+    ),
+]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", help="Go on reading what is being written, and say at once what went wrong.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Show what ranks lower, and what only follows from it, too.")]
+ConfirmFactsOption = Annotated[
+    Path | None, typer.Option("--facts", help="Confirm by a file of `rlcheck collect`, from the machine of the log.")
+]
+HereOption = Annotated[bool, typer.Option("--here", help="Confirm by this machine: the log was written here.")]
+FixConfigOption = Annotated[
+    str, typer.Option("--config", metavar="CONFIG", help="The run's config: settings are worded as its overrides.")
+]
+WaiveOption = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="ID|FAMILY", help="Leave out a playbook, those of a check, or a family."),
+]
+WantedOption = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="ID|FAMILY", help="Only these playbooks, those of a check, or a family."),
+]
+StrictWarningsOption = Annotated[bool, typer.Option("--strict", help="Exit with 1 also for warnings.")]
+SilenceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        metavar="SECONDS",
+        help="With --follow: end when so long nothing was written. With --here: longest time of one examination.",
+    ),
 ]

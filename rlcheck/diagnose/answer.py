@@ -104,7 +104,7 @@ def _diagnosis(
         book = library.get(one.best.id)
     except PlaybookError:
         return None  # the index is newer than the playbooks: the others must still be shown
-    params = decoded(_groups(one))
+    params = {"python": "python3", **decoded(_groups(one))}
     return Diagnosis(
         id=book.id,
         title=book.title,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from xml.etree import ElementTree
 
 from rlcheck.report.model import Finding, Report
@@ -10,25 +11,36 @@ from rlcheck.report.wording import clean, waiver_text
 
 def render_junit(report: Report) -> str:
     """What failed is a failure (with --strict: what warned, too), what broke an error, what did not apply skipped."""
-    root = ElementTree.Element("testsuites", name=f"rlcheck {report.command}")
+    suites: list[ElementTree.Element] = []
     for node in report.nodes:
         findings = [finding for finding in report.checks if finding.node == node]
         cases = [_case(finding, report.strict) for finding in findings]
-        suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            name=clean(node) or "node",
-            tests=str(len(cases)),
-            failures=str(sum(case.find("failure") is not None for case in cases)),
-            errors=str(sum(case.find("error") is not None for case in cases)),
-            skipped=str(sum(case.find("skipped") is not None for case in cases)),
-            time=f"{sum(finding.duration_ms for finding in findings) / 1e3:.3f}",
-            timestamp=report.collected_at[:19],
-            hostname=clean(node) or "node",
-        )
-        suite.extend(cases)
+        seconds = sum(finding.duration_ms for finding in findings) / 1e3
+        name = clean(node) or "node"
+        suites.append(suite(name, cases, seconds, timestamp=report.collected_at[:19], hostname=name))
+    return document(report.command, suites)
+
+
+def document(command: str, suites: Iterable[ElementTree.Element]) -> str:
+    """The whole file of what COMMAND found."""
+    root = ElementTree.Element("testsuites", name=f"rlcheck {command}")
+    root.extend(suites)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def suite(name: str, cases: list[ElementTree.Element], seconds: float, **more: str) -> ElementTree.Element:
+    """A test suite with its counts. MORE: further attributes."""
+    counts = {
+        "tests": len(cases),
+        "failures": sum(case.find("failure") is not None for case in cases),
+        "errors": sum(case.find("error") is not None for case in cases),
+        "skipped": sum(case.find("skipped") is not None for case in cases),
+    }
+    written = {kind: str(count) for kind, count in counts.items()}
+    element = ElementTree.Element("testsuite", {"name": name, **written, "time": f"{seconds:.3f}", **more})
+    element.extend(cases)
+    return element
 
 
 def _case(finding: Finding, strict: bool) -> ElementTree.Element:

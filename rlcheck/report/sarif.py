@@ -11,7 +11,7 @@ from rlcheck.report.model import Finding, Report
 from rlcheck.report.wording import clean, waiver_text
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_LEVELS = {"fail": "error", "error": "error", "warn": "warning", "unknown": "note", "info": "note"}
+LEVELS = {"fail": "error", "error": "error", "warn": "warning", "unknown": "note", "info": "note"}
 # Where a finding points at a place in a file, its evidence says so: file:line:column.
 _PLACE = re.compile(r"(.+):(\d+):(\d+)")
 _MAX_PLACES = 20
@@ -22,16 +22,16 @@ def render_sarif(report: Report) -> str:
     """One run; rules are listed whether or not they fired."""
     rules = {finding.id: finding for finding in report.checks}
     ids = sorted(rules)
+    results = [_result(finding, ids.index(finding.id)) for finding in report.checks]
+    return document(report.version, [_rule(rules[id]) for id in ids], results, report.exit_code)
+
+
+def document(version: str, rules: list[dict[str, Any]], results: list[dict[str, Any]], exit_code: int) -> str:
+    """The whole file of one run."""
     run: dict[str, Any] = {
-        "tool": {
-            "driver": {
-                "name": report.tool,
-                "version": report.version,
-                "rules": [_rule(rules[id]) for id in ids],
-            }
-        },
-        "invocations": [{"executionSuccessful": True, "exitCode": report.exit_code}],
-        "results": [_result(finding, ids.index(finding.id)) for finding in report.checks],
+        "tool": {"driver": {"name": "rlcheck", "version": version, "rules": rules}},
+        "invocations": [{"executionSuccessful": True, "exitCode": exit_code}],
+        "results": results,
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
 
@@ -55,7 +55,7 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
     if finding.status in _KINDS:
         result |= {"kind": _KINDS[finding.status], "level": "none"}
     else:
-        result |= {"kind": "fail", "level": _LEVELS[finding.status]}
+        result |= {"kind": "fail", "level": LEVELS[finding.status]}
     if finding.waived is not None:
         result["suppressions"] = [{"kind": "external", "justification": clean(waiver_text(finding))}]
     return result
@@ -65,7 +65,7 @@ def _locations(finding: Finding) -> list[dict[str, Any]]:
     """The places in files that the finding names, each once, on its node; without any, the node alone."""
     logical = {"logicalLocations": [{"name": clean(finding.node) or "node", "kind": "resource"}]}
     places = dict.fromkeys(_places(finding))
-    return [{"physicalLocation": _physical(*place), **logical} for place in list(places)[:_MAX_PLACES]] or [logical]
+    return [{"physicalLocation": physical(*place), **logical} for place in list(places)[:_MAX_PLACES]] or [logical]
 
 
 def _places(finding: Finding) -> list[tuple[str, int, int]]:
@@ -74,6 +74,7 @@ def _places(finding: Finding) -> list[tuple[str, int, int]]:
     return [(match[1], int(match[2]), int(match[3])) for match in found if match is not None and int(match[2]) > 0]
 
 
-def _physical(file: str, line: int, column: int) -> dict[str, Any]:
+def physical(file: str, line: int, column: int = 0) -> dict[str, Any]:
+    """A place in FILE; line and column count from 1, 0 is none."""
     region = {"startLine": line, **({"startColumn": column} if column > 0 else {})}
     return {"artifactLocation": {"uri": quote(clean(file))}, "region": region}

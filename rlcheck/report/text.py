@@ -2,88 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import textwrap
 from collections.abc import Iterator
 from typing import TextIO
 
 from rlcheck.report.fold import fold, span, where
 from rlcheck.report.model import Exhibit, Finding, Fix, Report
+from rlcheck.report.page import STYLES, Page
 from rlcheck.report.tables import table_lines
-from rlcheck.report.wording import (
-    ASCII_SYMBOLS,
-    SYMBOLS,
-    ascii_wanted,
-    caution,
-    clean,
-    counts,
-    to_ascii,
-    verdict,
-    waiver_text,
-)
+from rlcheck.report.wording import caution, counts, verdict, waiver_text
 
-_STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "red", "unknown": "magenta", "error": "red"}
-_CODES = {"green": "32", "cyan": "36", "yellow": "33", "red": "31", "magenta": "35", "bold": "1"}
 _MAX_DETAILS = 6
 _MAX_FIXES = 2
 _LABEL_WIDTH = 10
-_MIN_WIDTH, _MAX_WIDTH = 40, 120
-
-
-class _Page:
-    """Where lines go: knows the width, whether there are colours, and which characters may be used."""
-
-    def __init__(self, out: TextIO, ascii_only: bool) -> None:
-        self._out = out
-        self._blank = True
-        terminal = out.isatty()
-        self.ascii = ascii_only or ascii_wanted(out)
-        self._colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        # A pipe has no width: lines stay whole there, so that grep finds them.
-        self.width = _terminal_width() if terminal else 0
-        self.symbols = ASCII_SYMBOLS if self.ascii else SYMBOLS
-
-    def paint(self, text: str, style: str) -> str:
-        """`text` in a colour, if there are any."""
-        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self._colour and style in _CODES else text
-
-    def plain(self, text: str) -> str:
-        """`text` on one line, in characters that the terminal has and that do nothing but show."""
-        text = clean(" ".join(text.split()))
-        return to_ascii(text) if self.ascii else text
-
-    def typed(self, text: str) -> str:
-        """A line to be typed: as `plain`, but every space in it counts."""
-        return to_ascii(clean(text)) if self.ascii else clean(text)
-
-    def write(self, line: str = "") -> None:
-        """One line, ready made."""
-        self._out.write(line + "\n")
-        self._blank = not line
-
-    def gap(self) -> None:
-        """An empty line, unless one is there."""
-        if not self._blank:
-            self.write()
-
-    def wrapped(self, first: str, text: str, indent: int) -> None:
-        """`text` after `first` (which takes `indent` columns), continued below itself."""
-        lines = self.wrap(text, indent)
-        self.write(first + lines[0])
-        for line in lines[1:]:
-            self.write(" " * indent + line)
-
-    def wrap(self, text: str, indent: int) -> list[str]:
-        """`text` cut to the width that is left beside `indent`; at least one line."""
-        text = self.plain(text)
-        if not self.width:
-            return [text]
-        return textwrap.wrap(text, max(20, self.width - indent), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def render_text(report: Report, out: TextIO, *, verbose: bool = False, ascii_only: bool = False) -> None:
     """Write the report for a reader at a terminal or behind a pipe."""
-    page = _Page(out, ascii_only)
+    page = Page(out, ascii_only)
     if len(report.nodes) > 1:
         _nodes(page, report, verbose)
     for node in report.nodes if len(report.nodes) == 1 else ():
@@ -93,16 +28,7 @@ def render_text(report: Report, out: TextIO, *, verbose: bool = False, ascii_onl
     _footer(page, report, verbose)
 
 
-def _terminal_width() -> int:
-    try:
-        columns = int(os.environ.get("COLUMNS", "") or os.get_terminal_size(1).columns)
-    except (OSError, ValueError):
-        columns = 0
-    # A terminal without a size (in a container, under a CI system) says 0.
-    return max(_MIN_WIDTH, min(columns or 80, _MAX_WIDTH))
-
-
-def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
+def _node(page: Page, report: Report, node: str, verbose: bool) -> None:
     page.write(page.paint(page.plain(f"rlcheck {report.version} {report.command} on {node}"), "bold"))
     page.write()
     families = [line for line in report.families if line.node == node]
@@ -110,7 +36,7 @@ def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
     title_width = max((len(line.title) for line in families), default=0)
     for line in families:
         mine = [f for f in report.checks if f.family == line.family and f.node == node]
-        symbol = page.paint(f"[{page.symbols[line.status]}]", _STYLES.get(line.status, ""))
+        symbol = page.paint(f"[{page.symbols[line.status]}]", STYLES.get(line.status, ""))
         page.wrapped(f"{symbol} {page.plain(line.title):{title_width}}  ", line.headline, title_width + 6)
         unknown = [] if verbose else [f for f in mine if f.is_problem and f.status == "unknown"]
         for finding in mine:
@@ -119,7 +45,7 @@ def _node(page: _Page, report: Report, node: str, verbose: bool) -> None:
         _unknown(page, unknown)
 
 
-def _nodes(page: _Page, report: Report, verbose: bool) -> None:
+def _nodes(page: Page, report: Report, verbose: bool) -> None:
     """Many nodes as one block: each family once, each distinct finding once, with the nodes that it is true of."""
     for line in page.wrap(f"rlcheck {report.version} {report.command} on {span(report.nodes)}", 0):
         page.write(page.paint(line, "bold"))
@@ -128,7 +54,7 @@ def _nodes(page: _Page, report: Report, verbose: bool) -> None:
     families = fold(report)
     title_width = max((len(family.title) for family in families), default=0)
     for family in families:
-        symbol = page.paint(f"[{page.symbols[family.status]}]", _STYLES.get(family.status, ""))
+        symbol = page.paint(f"[{page.symbols[family.status]}]", STYLES.get(family.status, ""))
         (headline, nodes), *others = family.headlines
         notes = [where(nodes, report.nodes)] if others else []
         if len(family.nodes) < len(report.nodes) and not family.is_shared:
@@ -151,7 +77,7 @@ def _nodes(page: _Page, report: Report, verbose: bool) -> None:
             _unknown(page, group, f" ({on})" if on else "")
 
 
-def _finding(page: _Page, finding: Finding, verbose: bool, causes: tuple[str, ...], on: str = "") -> None:
+def _finding(page: Page, finding: Finding, verbose: bool, causes: tuple[str, ...], on: str = "") -> None:
     """One finding; `on` says of which nodes it is true, "" where there is one alone."""
     tail = f" ({on})" if on else ""
     if finding.is_problem and causes and not verbose:
@@ -168,7 +94,7 @@ def _finding(page: _Page, finding: Finding, verbose: bool, causes: tuple[str, ..
         _one_line(page, finding, f"{finding.title}: {finding.message}{time}{tail}")
 
 
-def _exhibit(page: _Page, exhibit: Exhibit) -> None:
+def _exhibit(page: Page, exhibit: Exhibit) -> None:
     page.gap()
     for line in page.wrap(exhibit.title, 0):
         page.write(page.paint(line, "bold"))
@@ -180,7 +106,7 @@ def _exhibit(page: _Page, exhibit: Exhibit) -> None:
         page.wrapped("    ", note, 4)
 
 
-def _unknown(page: _Page, findings: list[Finding], tail: str = "") -> None:
+def _unknown(page: Page, findings: list[Finding], tail: str = "") -> None:
     """What could not be made, a line for each reason: one silent tool can leave dozens of checks without an answer."""
     by_reason: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -190,13 +116,13 @@ def _unknown(page: _Page, findings: list[Finding], tail: str = "") -> None:
         _one_line(page, group[0], f"{group[0].title}{more}: {reason}{tail}")
 
 
-def _one_line(page: _Page, finding: Finding, text: str) -> None:
-    symbol = page.paint(page.symbols[finding.status], _STYLES.get(finding.status, ""))
+def _one_line(page: Page, finding: Finding, text: str) -> None:
+    symbol = page.paint(page.symbols[finding.status], STYLES.get(finding.status, ""))
     page.wrapped(f"    {symbol} {page.plain(finding.id)}  ", text, 14)
 
 
-def _problem(page: _Page, finding: Finding, verbose: bool, on: str = "") -> None:
-    symbol = page.paint(page.symbols[finding.status], _STYLES[finding.status])
+def _problem(page: Page, finding: Finding, verbose: bool, on: str = "") -> None:
+    symbol = page.paint(page.symbols[finding.status], STYLES[finding.status])
     head = page.paint(f"{page.plain(finding.id)}  ", "bold")
     lines = page.wrap(finding.title if finding.expected else finding.message, 14)
     page.write(f"    {symbol} {head}{page.paint(lines[0], 'bold')}")
@@ -218,7 +144,7 @@ def _problem(page: _Page, finding: Finding, verbose: bool, on: str = "") -> None
     page.write()
 
 
-def _details(page: _Page, details: list[str], verbose: bool) -> None:
+def _details(page: Page, details: list[str], verbose: bool) -> None:
     shown = details if verbose else details[:_MAX_DETAILS]
     for detail in shown:
         page.wrapped(" " * (6 + _LABEL_WIDTH) + ("- " if page.ascii else "• "), detail, 8 + _LABEL_WIDTH)
@@ -235,11 +161,11 @@ def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
         yield "that is", finding.message
 
 
-def _labelled(page: _Page, label: str, text: str) -> None:
+def _labelled(page: Page, label: str, text: str) -> None:
     page.wrapped(f"      {label:{_LABEL_WIDTH}}", text, 6 + _LABEL_WIDTH)
 
 
-def _fixes(page: _Page, finding: Finding, verbose: bool) -> None:
+def _fixes(page: Page, finding: Finding, verbose: bool) -> None:
     shown = finding.fixes if verbose else finding.fixes[:_MAX_FIXES]
     for index, fix in enumerate(shown):
         _fix(page, "fix" if index == 0 else "or", fix)
@@ -247,7 +173,7 @@ def _fixes(page: _Page, finding: Finding, verbose: bool) -> None:
         _labelled(page, "", f"({len(finding.fixes) - len(shown)} more: see below)")
 
 
-def _fix(page: _Page, label: str, fix: Fix) -> None:
+def _fix(page: Page, label: str, fix: Fix) -> None:
     note = caution(fix)
     _labelled(page, label, f"{fix.title} ({note})" if note else fix.title)
     for line in fix.command.splitlines():
@@ -255,7 +181,7 @@ def _fix(page: _Page, label: str, fix: Fix) -> None:
         page.write(" " * (8 + _LABEL_WIDTH) + page.typed(line))
 
 
-def _footer(page: _Page, report: Report, verbose: bool) -> None:
+def _footer(page: Page, report: Report, verbose: bool) -> None:
     page.gap()
     for note in report.notes:
         page.wrapped("note: ", note, 6)

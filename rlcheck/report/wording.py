@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import msgspec
 
 from rlcheck.report.model import Finding, Fix, Report
+
+T = TypeVar("T")
 
 # Control characters, line separators, direction marks and what XML forbids: a facts file must not be able to drive a
 # terminal or break a parser.
@@ -29,9 +31,9 @@ def escaped(json_text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match.group()):04x}", json_text)
 
 
-def cleaned(report: Report) -> Report:
+def cleaned(report: T) -> T:
     """The report with every string in it clean, so that no renderer can forget one."""
-    return msgspec.convert(_cleaned(msgspec.to_builtins(report)), Report)
+    return msgspec.convert(_cleaned(msgspec.to_builtins(report)), type(report))
 
 
 def _cleaned(tree: Any) -> Any:

@@ -240,12 +240,12 @@ def key_of(facts: RunFacts, field: str) -> str:
         return field
     if facts.framework == "rltrain":
         key = _RLTRAIN.get(field, FIELDS.get(field, ""))
-        return key if not key or _known(facts, key) else ""
+        return key if not key or has_key(facts, key) else ""
     return _verl(facts, field)
 
 
-def _known(facts: RunFacts, key: str) -> bool:
-    """Whether the framework has KEY: a key, or a section."""
+def has_key(facts: RunFacts, key: str) -> bool:
+    """Whether the framework has KEY: a key, or a section. True where its keys are not known."""
     return not facts.values or key in facts.values or any(name.startswith(f"{key}.") for name in facts.values)
 
 
@@ -292,7 +292,7 @@ def override(facts: RunFacts, field: str, value: object) -> str:
     key = key_of(facts, field) or field
     if key.endswith("_megabytes") and field.endswith("_bytes") and isinstance(value, int):
         value = max(1, value >> 20)
-    plus = "+" if facts.framework == "verl" and facts.values and not _known(facts, key) else ""
+    plus = "+" if facts.framework == "verl" and facts.values and not has_key(facts, key) else ""
     return f"{plus}{key}={_typed(value)}"
 
 

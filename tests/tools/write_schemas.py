@@ -1,4 +1,4 @@
-"""Writes the published JSON Schemas of reports and facts files: `python -m tests.tools.write_schemas`."""
+"""Writes the published JSON Schemas of reports, diagnoses and facts files: `python -m tests.tools.write_schemas`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rlcheck.facts.document import FactsFile
+from rlcheck.report.diagnosis import diagnosis_schema
 from rlcheck.report.model import report_schema
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "schema"
@@ -20,6 +21,7 @@ def schemas() -> dict[str, str]:
     return {
         "report.schema.json": json.dumps(report_schema(), indent=2) + "\n",
         "facts.schema.json": json.dumps(facts, indent=2) + "\n",
+        "diagnosis.schema.json": json.dumps(diagnosis_schema(), indent=2) + "\n",
     }
 
 

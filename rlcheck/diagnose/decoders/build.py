@@ -12,7 +12,6 @@ PACKAGES = {
     "amp_C": "apex (built with --cuda_ext)",
     "attr": "attrs",
     "bs4": "beautifulsoup4",
-    "codetiming": "codetiming",
     "cuda": "cuda-python",
     "cupy": "cupy-cuda12x",
     "cv2": "opencv-python-headless",
@@ -27,29 +26,19 @@ PACKAGES = {
     "fused_layer_norm_cuda": "apex (built with --cuda_ext)",
     "git": "GitPython",
     "grpc": "grpcio",
-    "latex2sympy2": "latex2sympy2",
-    "latex2sympy2_extended": "latex2sympy2_extended",
     "liger_kernel": "liger-kernel",
     "math_verify": "math-verify",
-    "mbridge": "mbridge",
     "megatron": "megatron-core",
     "modelopt": "nvidia-modelopt",
-    "mpi4py": "mpi4py",
-    "omegaconf": "omegaconf",
     "opentelemetry": "opentelemetry-sdk",
     "pkg_resources": "'setuptools<81'",
-    "pylatexenc": "pylatexenc",
     "pynvml": "nvidia-ml-py",
     "qwen_vl_utils": "qwen-vl-utils",
     "ruamel": "ruamel.yaml",
     "sentence_transformers": "sentence-transformers",
-    "sentencepiece": "sentencepiece",
     "sgl_kernel": "sglang-kernel (named sgl-kernel up to SGLang 0.5.9)",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
-    "swanlab": "swanlab",
-    "tensorboard": "tensorboard",
-    "torchdata": "torchdata",
     "transformer_engine": "transformer-engine[pytorch] --no-build-isolation",
     "transformer_engine_torch": "transformer-engine[pytorch] --no-build-isolation",
     "yaml": "pyyaml",
@@ -154,7 +143,7 @@ def symbol_in_words(groups: Mapping[str, str]) -> dict[str, str]:
     found = {"symbol_readable": readable(symbol) or symbol}
     if "__cxx11" in symbol:
         found |= {"symbol_abi": "the new C++ ABI (cxx11abiTRUE)", "abi": "TRUE", "other_abi": "FALSE"}
-    elif re.search(r"(?<![A-Za-z])(RK|S_|E|j|PKcS2_)?Ss(?=$|[A-Z\d])|KSs", symbol):
+    elif re.search(r"(?<=[EKj_])Ss(?=$|[A-Z\d])", symbol):
         found |= {"symbol_abi": "the old C++ ABI (cxx11abiFALSE)", "abi": "FALSE", "other_abi": "TRUE"}
     if re.search(r"\d(c10|at|torch|caffe2)|THP|aoti_torch|torch_", symbol):
         found["symbol_owner"] = "torch"
@@ -214,7 +203,8 @@ def library_in_words(groups: Mapping[str, str]) -> dict[str, str]:
 def module_in_words(groups: Mapping[str, str]) -> dict[str, str]:
     """The distribution that an import name belongs to."""
     top = groups["module"].split(".", 1)[0]
-    return {"package": PACKAGES.get(top, top.replace("_", "-")), "top_module": top}
+    package = PACKAGES.get(top, top.replace("_", "-"))
+    return {"package": package, "requirement": package, "top_module": top}
 
 
 def generation_in_words(groups: Mapping[str, str]) -> dict[str, str]:

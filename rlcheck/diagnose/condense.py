@@ -1,0 +1,361 @@
+"""A log of any size, in bounded memory, to the lines that may matter: `CondensedLog`.
+
+What is kept of a long log: its first and last lines, and the surroundings of every line that holds a text that a
+signature needs, or a marker of failures; of each text the first twenty places and the last five. The line numbers
+stay those of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rlcheck.diagnose.blocks import OVERLAP, Block, Cutter
+from rlcheck.diagnose.model import MAX_LINE, CondensedLog, LogLine
+from rlcheck.diagnose.needed import needed
+from rlcheck.diagnose.scan import MARKERS, Finder, strip_escapes
+from rlcheck.diagnose.signatures import Index
+from rlcheck.diagnose.sources import Source, open_sources
+
+WHOLE = 2 << 20
+"""A log of at most so many bytes is kept as it is."""
+AROUND = 60
+"""Lines kept before and after one that may matter."""
+HEAD = 100
+TAIL = 400
+_FIRST_PLACES = 20
+_LAST_PLACES = 5
+_FIRST_LINES, _FIRST_BYTES = 48_000, 20 << 20
+_LAST_LINES, _LAST_BYTES = 2_000, 2 << 20
+_TAIL_BYTES = 2 << 20
+_SAMPLE = 1 << 20
+# A literal beyond so many keeps one last block instead of five: a hostile log must not make us hold it whole.
+_WITH_LAST_PLACES = 150
+# A line longer than this one keeps only its ends, unless something was found in it.
+_LONG_LINE = 3 * MAX_LINE
+# All logs together: what comes after so much is kept shorter.
+_ALL_WHOLE = 24 << 20
+_SHORT_WHOLE = 32 << 10
+
+# Control characters but tab, line feed and carriage return; in UTF-8 these bytes are never part of another character.
+_CONTROL = bytes({*range(32), 127} - {9, 10, 13})
+# What is left of a colour when something on the way has taken off, or spelled out, its escape character.
+_SPELLED = re.compile(rb"(?:\\x1[bB]|\\u001[bB]|\\033|\\e|\^\[)?\[[\d;]{1,12}m")
+
+
+@dataclass
+class _Place:
+    """Where one literal was seen."""
+
+    count: int = 0
+    last: int = -AROUND
+    recent: deque[_Recent] | None = None
+
+
+@dataclass
+class _Recent:
+    """A block that holds a literal already seen often, between its neighbours."""
+
+    before: Block | None
+    block: Block
+    after: Block | None = None
+
+
+@dataclass
+class _Kept:
+    """Lines by number and part; what does not fit any more is left out, and said so."""
+
+    most_lines: int
+    most_bytes: int
+    lines: dict[tuple[int, int], bytes] = field(default_factory=dict[tuple[int, int], bytes])
+    size: int = 0
+
+    def add(self, key: tuple[int, int], text: bytes) -> bool:
+        """Keep this line; False when there is no room for it."""
+        if key in self.lines:
+            return True
+        if len(self.lines) >= self.most_lines or self.size + len(text) > self.most_bytes:
+            return False
+        self.lines[key] = text
+        self.size += len(text)
+        return True
+
+    def push(self, key: tuple[int, int], text: bytes) -> None:
+        """Keep this line, and let go of the oldest ones for it."""
+        self.size += len(text) - len(self.lines.pop(key, b""))
+        self.lines[key] = text
+        while len(self.lines) > self.most_lines or self.size > self.most_bytes:
+            self.size -= len(self.lines.pop(next(iter(self.lines))))
+
+
+class Condenser:
+    """Takes a log in pieces and says at any time what of it matters so far."""
+
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
+        self._cutter = Cutter()
+        self._places: dict[bytes, _Place] = {}
+        self._first = _Kept(_FIRST_LINES, _FIRST_BYTES)
+        self._overflow = _Kept(_LAST_LINES, _LAST_BYTES)
+        self._tail: deque[Block] = deque()
+        self._tail_bytes = 0
+        self._open: _Recent | None = None
+        self._keep_until = HEAD
+
+    @property
+    def total_lines(self) -> int:
+        """Lines so far; a last one without line break counts."""
+        return self._cutter.lines
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the log."""
+        for block in self._cutter.feed(data):
+            self._look_at(block)
+
+    def lines(self) -> tuple[LogLine, ...]:
+        """What is kept so far."""
+        kept = _Kept(_FIRST_LINES * 2, _FIRST_BYTES * 2, dict(self._first.lines), self._first.size)
+        kept.lines.update(self._overflow.lines)
+        for entry, spans in self._last_spans():
+            for block in (entry.before, entry.block, entry.after):
+                for key, text in _selected(block, spans, spans) if block else ():
+                    kept.add(key, text)
+        rest = self._cutter.rest()
+        start = self.total_lines - TAIL + 1
+        spans = [(min(start, rest.first - AROUND) if rest else start, self.total_lines)]
+        for block in self._tail:
+            for key, text in _selected(block, spans, []):
+                kept.lines.setdefault(key, text)
+        # Nobody has looked for anything in the rest yet.
+        kept.lines.update(_selected(rest, spans, spans) if rest else ())
+        keys = sorted(kept.lines)
+        return tuple(_log_lines([key[0] for key in keys], b"\n".join(kept.lines[key] for key in keys)))
+
+    def _look_at(self, block: Block) -> None:
+        if self._open is not None:
+            self._open.after, self._open = block, None
+        # A marker may begin with the line break before its line.
+        text = b"\n" + strip_escapes(block.data)
+        spans: list[tuple[int, int]] = []
+        hits: list[tuple[int, int]] = []
+        for literal in self._finder.find(text):
+            for line in self._places_of(literal, text, block):
+                spans.append((line - AROUND, line + AROUND))
+                hits.append((line, line))
+        if spans:
+            self._keep_until = max(self._keep_until, *(end for _, end in spans))
+            for earlier in self._tail:
+                self._keep(earlier, spans, [])
+        if block.first <= self._keep_until:
+            spans.append((block.first, self._keep_until))
+            self._keep(block, spans, hits)
+        self._tail.append(block)
+        self._tail_bytes += len(block.data)
+        while self._tail_bytes > _TAIL_BYTES or block.last - self._tail[0].last >= TAIL:
+            self._tail_bytes -= len(self._tail.popleft().data)
+
+    def _places_of(self, literal: bytes, text: bytes, block: Block) -> Iterator[int]:
+        """The lines around which this block is to be kept for `literal`."""
+        place = self._places.setdefault(literal, _Place())
+        start, line = 0, block.first - 1
+        while place.count < _FIRST_PLACES:
+            found = text.find(literal, start)
+            if found < 0:
+                return
+            line += text.count(b"\n", start, found + 1)
+            if line > place.last + AROUND or block.part:
+                place.count += 1
+                place.last = line
+                yield line
+            # The rest of its surroundings is kept anyway.
+            start, line = _skip_lines(text, found + 1, line, place.last + AROUND + 1)
+        self._remember(place, block)
+
+    def _remember(self, place: _Place, block: Block) -> None:
+        """Another block with a literal whose first places are all taken."""
+        if place.recent is None:
+            many = sum(one.recent is not None for one in self._places.values()) >= _WITH_LAST_PLACES
+            place.recent = deque(maxlen=1 if many else _LAST_PLACES)
+        if self._open is None:
+            self._open = _Recent(self._tail[-1] if self._tail else None, block)
+        if not place.recent or place.recent[-1] is not self._open:
+            place.recent.append(self._open)
+
+    def _keep(self, block: Block, spans: Sequence[tuple[int, int]], hits: Sequence[tuple[int, int]]) -> None:
+        for key, text in _selected(block, spans, hits):
+            if not self._first.add(key, text):
+                self._overflow.push(key, text)
+
+    def _last_spans(self) -> Iterator[tuple[_Recent, list[tuple[int, int]]]]:
+        """The blocks with the last places of each literal, and the lines around these."""
+        spans: dict[int, tuple[_Recent, list[tuple[int, int]]]] = {}
+        for literal, place in self._places.items():
+            left = _LAST_PLACES
+            for entry in reversed(place.recent or ()):
+                found = _last_lines(literal, entry.block, left)
+                left -= len(found)
+                spans.setdefault(id(entry), (entry, []))[1].extend((line - AROUND, line + AROUND) for line in found)
+                if left <= 0:
+                    break
+        return iter(spans.values())
+
+
+def _skip_lines(text: bytes, start: int, line: int, until: int) -> tuple[int, int]:
+    """The place in `text` where line `until` begins, or the end; `start` is in line `line`. And its number."""
+    while line < until:
+        found = text.find(b"\n", start)
+        if found < 0:
+            return len(text), line
+        start, line = found + 1, line + 1
+    return start, line
+
+
+def _last_lines(literal: bytes, block: Block, most: int) -> list[int]:
+    text = b"\n" + strip_escapes(block.data)
+    found: list[int] = []
+    end = len(text)
+    while len(found) < most:
+        end = text.rfind(literal, 0, end)
+        if end < 0:
+            break
+        line = block.first - 1 + text.count(b"\n", 0, end + 1)
+        if not found or line < found[-1] - AROUND:
+            found.append(line)
+    return found
+
+
+def _selected(
+    block: Block, spans: Sequence[tuple[int, int]], hits: Sequence[tuple[int, int]]
+) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """The lines of a block within `spans`; long ones whole only within `hits`."""
+    wanted = _within(block, spans)
+    if not wanted:
+        return
+    lines = block.data.split(b"\n")
+    exact = set(_within(block, hits))
+    for number in wanted:
+        text = lines[number - block.first]
+        part = block.part if number == block.first else 0
+        if number not in exact:
+            if part and not block.ends:
+                continue  # the middle of an endless line, in which nothing was found
+            if len(text) > _LONG_LINE:
+                text = text[:MAX_LINE] + b"\r" + text[-MAX_LINE:]
+        yield (number, part), text
+
+
+def _within(block: Block, spans: Sequence[tuple[int, int]]) -> list[int]:
+    numbers: set[int] = set()
+    for start, end in spans:
+        numbers.update(range(max(start, block.first), min(end, block.last) + 1))
+    return sorted(numbers)
+
+
+def _log_lines(numbers: Sequence[int], data: bytes) -> Iterator[LogLine]:
+    """The lines of `data` as a reader sees them: no colours, no control characters, a redrawn bar as several lines."""
+    data = strip_escapes(data)
+    if _SPELLED.search(data):
+        data = _SPELLED.sub(b"", data)
+    text = data.translate(None, _CONTROL).decode("utf-8", "replace")
+    for number, line in zip(numbers, text.split("\n"), strict=False):
+        if len(line) <= MAX_LINE and "\r" not in line:
+            yield LogLine(number=number, text=line)
+            continue
+        pieces = [piece for part in line.split("\r") if part for piece in _pieces(part)]
+        for piece in pieces or [""]:
+            yield LogLine(number=number, text=piece)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """`text` in pieces of at most `MAX_LINE` that overlap, so that what a cut goes through is whole in one of them."""
+    yield text[:MAX_LINE]
+    for start in range(MAX_LINE - OVERLAP, len(text) - OVERLAP, MAX_LINE - OVERLAP):
+        yield text[start : start + MAX_LINE]
+
+
+class Growing:
+    """A log that is read bit by bit: whole while it is short, condensed from then on."""
+
+    def __init__(self, index: Index, whole: int = WHOLE) -> None:
+        self._index = index
+        self._whole = whole
+        self._start: list[bytes] | None = []
+        self._condenser: Condenser | None = None
+        self.total_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the log."""
+        self.total_bytes += len(data)
+        if self._condenser is not None:
+            self._condenser.feed(data)
+            return
+        assert self._start is not None
+        self._start.append(data)
+        if self.total_bytes > self._whole:
+            start = b"".join(self._start)
+            self._condenser = Condenser(Finder(_texts(self._index), start[-_SAMPLE:]))
+            self._condenser.feed(start)
+            self._start = None
+
+    def state(self, name: str, problem: str = "") -> CondensedLog:
+        """What the log says so far."""
+        if self._condenser is not None:
+            return CondensedLog(
+                name=name,
+                lines=self._condenser.lines(),
+                total_lines=self._condenser.total_lines,
+                total_bytes=self.total_bytes,
+                whole=False,
+                problem=problem,
+            )
+        data = b"".join(self._start or ())
+        count = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+        lines = tuple(_log_lines(range(1, count + 1), data))
+        return CondensedLog(
+            name=name, lines=lines, total_lines=count, total_bytes=self.total_bytes, whole=not problem, problem=problem
+        )
+
+
+_known_texts: list[tuple[Index, tuple[str, ...]]] = []
+
+
+def _texts(index: Index) -> tuple[str, ...]:
+    """What to look for; worked out once for an index."""
+    if not _known_texts or _known_texts[0][0] is not index:
+        signatures = [signature for known in index.playbooks for signature in known.signatures]
+        # Not the literals: one that healthy logs hold, too, would have had its places before the failure comes.
+        texts = (text for signature in signatures for text in needed(signature.pattern, signature.literal))
+        _known_texts[:] = [(index, tuple(dict.fromkeys((*texts, *MARKERS))))]
+    return _known_texts[0][1]
+
+
+def condense(source: Source, index: Index, *, whole: int = WHOLE) -> CondensedLog:
+    """Read a log and keep what may matter. Memory is bounded whatever the log holds.
+
+    Args:
+        source: the log; what stops its reading becomes the `problem` of the result.
+        index: the signatures whose literals are looked for.
+        whole: logs of at most so many bytes are kept whole.
+    """
+    growing = Growing(index, whole)
+    with source.open() as reader:
+        for data in reader:
+            growing.feed(data)
+        return growing.state(source.name, reader.problem)
+
+
+def read_logs(paths: Iterable[str], index: Index) -> list[CondensedLog]:
+    """All logs that `paths` name, condensed; many together are kept shorter than one alone.
+
+    Raises:
+        UserError: a path cannot be read, or is a directory without logs.
+    """
+    logs: list[CondensedLog] = []
+    kept = 0
+    for source in open_sources(list(paths)):
+        log = condense(source, index, whole=WHOLE if kept < _ALL_WHOLE else _SHORT_WHOLE)
+        kept += sum(len(line.text) for line in log.lines)
+        logs.append(log)
+    return logs
