@@ -15,6 +15,7 @@ import msgspec
 
 from rlcheck.diagnose.answer import diagnose as read_logs
 from rlcheck.diagnose.condense import Growing
+from rlcheck.diagnose.lines import read_line
 from rlcheck.diagnose.model import Answer, CondensedLog, Diagnosis, LogLine, Quote
 from rlcheck.diagnose.signatures import Index, load
 from rlcheck.playbook import Library
@@ -141,13 +142,14 @@ def _lines(answer: Answer, message: str, logs: Path, found: Sequence[CondensedLo
     evidence = answer.unknown.evidence if answer.unknown is not None else root.evidence if root is not None else ()
     for quote in evidence[:1]:
         # The line that says what failed stands last, below the frame that raised it.
-        text = clean(quote.text[-1].strip()[:MAX_LINE]) if quote.text else ""
+        last = LogLine(number=quote.line, text=quote.text[-1] if quote.text else "")
+        text = clean(read_line(last, 0, 0).text.strip()[:MAX_LINE])
         if text and text not in message:
             text = redact_bytes(text.encode(), os.environ).decode()
             yield f"Likely cause: {text} ({quote.file}:{_number(quote, found)})"
     if root is not None:
-        mend = f" Mend: {root.fixes[0].title}" if root.fixes else ""
-        yield f"Known problem: {' '.join(root.cause.split())}{mend} (rlcheck explain {root.id})"
+        mend = "; or: ".join(fix.title for fix in root.fixes[:2])
+        yield f"Known problem: {' '.join(root.cause.split())}{mend and f' Mend: {mend}'} (rlcheck explain {root.id})"
     if found and evidence:
         yield f"All that the logs tell: rlcheck diagnose {shlex.quote(str(logs))}"
 

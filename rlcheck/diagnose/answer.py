@@ -90,7 +90,14 @@ def _diagnoses(
 
 
 def _followers(root: Ranked, problems: Sequence[Ranked], library: Library) -> tuple[str, ...]:
-    return tuple(_title(library, one.best.id) for one in problems if one.echo and one.incident == root.incident)
+    """The titles of what followed from `root`; another reading of the same lines did not."""
+    its_lines = {(hit.message.log, hit.message.at) for hit in root.hits}
+    echoes = [one for one in problems if one.echo and one.incident == root.incident]
+    return tuple(
+        _title(library, one.best.id)
+        for one in echoes
+        if not any((hit.message.log, hit.message.at) in its_lines for hit in one.hits)
+    )
 
 
 def _diagnosis(

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlcheck.diagnose.blocks import OVERLAP, Block, Cutter
 from rlcheck.diagnose.model import MAX_LINE, CondensedLog, LogLine
 from rlcheck.diagnose.needed import needed
 from rlcheck.diagnose.scan import MARKERS, Finder, strip_escapes
-from rlcheck.diagnose.signatures import Index
+from rlcheck.diagnose.signatures import Index, pattern_of
 from rlcheck.diagnose.sources import Source, open_sources
+from rlcheck.playbook import Signature
 
 WHOLE = 2 << 20
 """A log of at most so many bytes is kept as it is."""
@@ -26,6 +27,10 @@ AROUND = 60
 HEAD = 100
 TAIL = 400
 _FIRST_PLACES = 20
+_FIRST_OF_MARKER = 10
+# Lines that hold a text but do not match its signatures: so many are looked at, of one text and of all.
+_MOST_TRIES = 1_000
+_MOST_TRIES_OF_ALL = 60_000
 _LAST_PLACES = 5
 _FIRST_LINES, _FIRST_BYTES = 48_000, 20 << 20
 _LAST_LINES, _LAST_BYTES = 2_000, 2 << 20
@@ -47,9 +52,10 @@ _SPELLED = re.compile(rb"(?:\\x1[bB]|\\u001[bB]|\\033|\\e|\^\[)?\[[\d;]{1,12}m")
 
 @dataclass
 class _Place:
-    """Where one literal was seen."""
+    """Where a text was seen. `left` is how many more places are kept, `tries` how many more lines are tried."""
 
-    count: int = 0
+    left: int
+    tries: int = _MOST_TRIES
     last: int = -AROUND
     recent: deque[_Recent] | None = None
 
@@ -93,8 +99,10 @@ class _Kept:
 class Condenser:
     """Takes a log in pieces and says at any time what of it matters so far."""
 
-    def __init__(self, finder: Finder) -> None:
-        self._finder = finder
+    def __init__(self, watched: Mapping[bytes, Sequence[Signature]], sample: bytes) -> None:
+        self._watched = watched
+        self._finder = Finder(watched, sample)
+        self._tries = _MOST_TRIES_OF_ALL
         self._cutter = Cutter()
         self._places: dict[bytes, _Place] = {}
         self._first = _Kept(_FIRST_LINES, _FIRST_BYTES)
@@ -140,8 +148,8 @@ class Condenser:
         text = b"\n" + strip_escapes(block.data)
         spans: list[tuple[int, int]] = []
         hits: list[tuple[int, int]] = []
-        for literal in self._finder.find(text):
-            for line in self._places_of(literal, text, block):
+        for sought in self._finder.find(text):
+            for line in self._places_of(sought, text, block):
                 spans.append((line - AROUND, line + AROUND))
                 hits.append((line, line))
         if spans:
@@ -156,25 +164,32 @@ class Condenser:
         while self._tail_bytes > _TAIL_BYTES or block.last - self._tail[0].last >= TAIL:
             self._tail_bytes -= len(self._tail.popleft().data)
 
-    def _places_of(self, literal: bytes, text: bytes, block: Block) -> Iterator[int]:
-        """The lines around which this block is to be kept for `literal`."""
-        place = self._places.setdefault(literal, _Place())
+    def _places_of(self, sought: bytes, text: bytes, block: Block) -> Iterator[int]:
+        """The lines around which this block is to be kept for the text `sought`."""
+        signatures = self._watched[sought]
+        place = self._places.get(sought)
+        if place is None:
+            place = self._places[sought] = _Place(_FIRST_PLACES if signatures else _FIRST_OF_MARKER)
         start, line = 0, block.first - 1
-        while place.count < _FIRST_PLACES:
-            found = text.find(literal, start)
+        while place.left > 0 and place.tries > 0 and self._tries > 0:
+            found = text.find(sought, start)
             if found < 0:
                 return
             line += text.count(b"\n", start, found + 1)
-            if line > place.last + AROUND or block.part:
-                place.count += 1
-                place.last = line
-                yield line
+            if _matches(signatures, text, found):
+                if line > place.last + AROUND or block.part:
+                    place.left -= 1
+                    place.last = line
+                    yield line
+            else:
+                place.tries -= 1
+                self._tries -= 1
             # The rest of its surroundings is kept anyway.
-            start, line = _skip_lines(text, found + 1, line, place.last + AROUND + 1)
+            start, line = _skip_lines(text, found + 1, line, max(line, place.last + AROUND) + 1)
         self._remember(place, block)
 
     def _remember(self, place: _Place, block: Block) -> None:
-        """Another block with a literal whose first places are all taken."""
+        """Another block with a text whose first places are all taken."""
         if place.recent is None:
             many = sum(one.recent is not None for one in self._places.values()) >= _WITH_LAST_PLACES
             place.recent = deque(maxlen=1 if many else _LAST_PLACES)
@@ -191,10 +206,10 @@ class Condenser:
     def _last_spans(self) -> Iterator[tuple[_Recent, list[tuple[int, int]]]]:
         """The blocks with the last places of each literal, and the lines around these."""
         spans: dict[int, tuple[_Recent, list[tuple[int, int]]]] = {}
-        for literal, place in self._places.items():
+        for sought, place in self._places.items():
             left = _LAST_PLACES
             for entry in reversed(place.recent or ()):
-                found = _last_lines(literal, entry.block, left)
+                found = _last_lines(sought, self._watched[sought], entry.block, left)
                 left -= len(found)
                 spans.setdefault(id(entry), (entry, []))[1].extend((line - AROUND, line + AROUND) for line in found)
                 if left <= 0:
@@ -212,18 +227,30 @@ def _skip_lines(text: bytes, start: int, line: int, until: int) -> tuple[int, in
     return start, line
 
 
-def _last_lines(literal: bytes, block: Block, most: int) -> list[int]:
+def _last_lines(sought: bytes, signatures: Sequence[Signature], block: Block, most: int) -> list[int]:
     text = b"\n" + strip_escapes(block.data)
     found: list[int] = []
     end = len(text)
     while len(found) < most:
-        end = text.rfind(literal, 0, end)
+        end = text.rfind(sought, 0, end)
         if end < 0:
             break
         line = block.first - 1 + text.count(b"\n", 0, end + 1)
-        if not found or line < found[-1] - AROUND:
+        if (not found or line < found[-1] - AROUND) and _matches(signatures, text, end):
             found.append(line)
     return found
+
+
+def _matches(signatures: Sequence[Signature], text: bytes, at: int) -> bool:
+    """Whether the line at this place may be a hit of one of the signatures. A marker has none and always is."""
+    if not signatures:
+        return True
+    end = text.find(b"\n", at)
+    line = text[text.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(text)].decode("utf-8", "replace")
+    # What begins with its message or goes on in the next lines is not known before the prefixes are off.
+    return any(
+        one.lines > 1 or "^" in one.pattern or pattern_of(one.pattern).search(line) is not None for one in signatures
+    )
 
 
 def _selected(
@@ -295,7 +322,7 @@ class Growing:
         self._start.append(data)
         if self.total_bytes > self._whole:
             start = b"".join(self._start)
-            self._condenser = Condenser(Finder(_texts(self._index), start[-_SAMPLE:]))
+            self._condenser = Condenser(_watched(self._index), start[-_SAMPLE:])
             self._condenser.feed(start)
             self._start = None
 
@@ -318,17 +345,20 @@ class Growing:
         )
 
 
-_known_texts: list[tuple[Index, tuple[str, ...]]] = []
+_known: list[tuple[Index, dict[bytes, list[Signature]]]] = []
 
 
-def _texts(index: Index) -> tuple[str, ...]:
-    """What to look for; worked out once for an index."""
-    if not _known_texts or _known_texts[0][0] is not index:
-        signatures = [signature for known in index.playbooks for signature in known.signatures]
-        # Not the literals: one that healthy logs hold, too, would have had its places before the failure comes.
-        texts = (text for signature in signatures for text in needed(signature.pattern, signature.literal))
-        _known_texts[:] = [(index, tuple(dict.fromkeys((*texts, *MARKERS))))]
-    return _known_texts[0][1]
+def _watched(index: Index) -> dict[bytes, list[Signature]]:
+    """What to look for and the signatures that need it; worked out once for an index."""
+    if not _known or _known[0][0] is not index:
+        watched: dict[bytes, list[Signature]] = {marker.encode(): [] for marker in MARKERS}
+        for signature in (signature for known in index.playbooks for signature in known.signatures):
+            # Not its literal: one that healthy logs hold, too, would have had its places before the failure comes.
+            for text in needed(signature.pattern, signature.literal):
+                if text not in MARKERS:
+                    watched.setdefault(text.encode("utf-8", "replace"), []).append(signature)
+        _known[:] = [(index, watched)]
+    return _known[0][1]
 
 
 def condense(source: Source, index: Index, *, whole: int = WHOLE) -> CondensedLog:

@@ -13,7 +13,7 @@ from rlcheck.facts.base import Struct
 
 _RAISED = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Timeout|Expired|Died)"
-    r"(?:\([\w.]+\))?(?:: |:?$)"
+    r"(?:\([\w.]+\))?(?:: |:?$)|(?:[a-z_]\w*\.)+[A-Z]\w+(?<!Warning): "
 )
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |:?$)")
 _FRAME = re.compile(r'\s*File "[^"\n]{1,400}", line \d+|\s+\^+|\s+~*\^+~*')
@@ -24,8 +24,8 @@ _MARKERS = re.compile(
     r"|terminate called|Fatal Python error|^Killed\b|Exception in thread|\bBus error\b|^Error: |command not found$"
     r"|^\S{0,200}: line \d+: .{0,200}(?:Killed|Terminated|Aborted|No such file)|^make: \*\*\*|level=(?:error|fatal)\b"
     r"|\"level\": ?\"(?:error|fatal)\"|[Ee]xit(?:ed)?(?: with)?(?: exit)?[ _]?(?:code|status)[:=]? ?(?!0\b)-?\d+"
-    r"|Unhandled exception"
-    r"|^(?:\w+: )?(?:error|ERROR):? "
+    r"|Unhandled exception|^(?:\w+: )?(?:error|ERROR):? |(?<![\w/])FAILED\b(?!\W{0,3}0\b)|^\{\"error\": "
+    r"|^stack backtrace:|(?:^|^\+ |: )exit [1-9]\d{0,2}$"
 )
 _LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?E\d{3,4} \d\d:")
 _QUOTES_ERRORS = re.compile(r"\b(?:ERROR|CRITICAL)\b[^:]{0,40}=|=\s*['\"]?(?:ERROR|CRITICAL)\b")

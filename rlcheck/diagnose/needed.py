@@ -15,6 +15,9 @@ from typing import Any
 _MOST = 12
 """Texts in a set: more of them cost more than they tell."""
 _LONGEST = 60
+_ENOUGH = 24
+_RARE_ENOUGH = 60.0
+_COST = 8.0
 # How often characters are written, in per cent, roughly; any other: 0.2.
 _COMMON = {ord(" "): 15.0, **dict.fromkeys(b"etaoinsrhl", 6.0), **dict.fromkeys(b"dcufmpgwybv.,-_=/:k", 1.8)}
 
@@ -41,11 +44,22 @@ def needed(pattern: str, literal: str) -> Texts:
     tree = parser.parse(pattern)
     if tree.state.flags & parser.SRE_FLAG_IGNORECASE:
         return own
-    return max((own, _best(_sequence(tree))), key=_worth)
+    return frozenset(map(_core, max((own, _best(_sequence(tree))), key=_worth)))
 
 
 def _worth(texts: Texts) -> float:
-    return min((rarity(text.encode()) for text in texts), default=0.0) - math.log(len(texts) or 1)
+    """What is rare enough is not better for being rarer, but each further text costs."""
+    rarest = min((rarity(text.encode()) for text in texts), default=0.0)
+    return min(rarest, _RARE_ENOUGH) - _COST * math.log(len(texts) or 1) + rarest / 100
+
+
+def _core(text: str) -> str:
+    """The rarest part of a text that is longer than need be."""
+    if len(text) <= _ENOUGH:
+        return text
+    return max(
+        (text[at : at + _ENOUGH] for at in range(len(text) - _ENOUGH + 1)), key=lambda part: rarity(part.encode())
+    )
 
 
 def _best(sets: Iterable[Texts]) -> Texts:
@@ -73,7 +87,8 @@ def _sequence(items: Iterable[tuple[Any, Any]]) -> list[Texts]:
 def _exactly(operation: str, argument: Any) -> Texts:
     """All texts that this item matches, when they are few; none when they are many or not known."""
     if operation == "LITERAL":
-        return frozenset((chr(argument),))
+        # In the log, the prefix of the next line stands behind a line break.
+        return frozenset((chr(argument),)) if argument != ord("\n") else frozenset()
     if operation == "AT":
         return frozenset(("",))
     if operation == "IN" and len(argument) <= 4 and all(str(kind) == "LITERAL" for kind, _ in argument):

@@ -22,8 +22,9 @@ _CONFIDENCE = {
 class DiagnosisReport(Struct, frozen=True, omit_defaults=False):
     """An answer with what the command adds.
 
-    `diagnoses` stand best first; without `--all` they are the best one of each incident. `more` counts those not shown,
-    `left_out` names those of `--ignore`, or not of `--select`. `unknown` is an error that no playbook knows; `diagnoses` is empty then. `hints` say what the command could add.
+    `diagnoses` stand best first; without `--all` they are the best one of each incident, and `more` counts the others.
+    `left_out` are the IDs that `--select` or `--ignore` took away. `unknown` is an error that no playbook knows;
+    `diagnoses` is empty then. `hints` say what the command could add.
     """
 
     version: str

@@ -138,7 +138,7 @@ def cut(text: str, width: int) -> str:
     if len(text) <= width:
         return text
     tail = width // 3
-    return f"{text[: width - tail - 5]} ... {text[-tail:]}"
+    return f"{text[: width - tail - 5]} ... {text[-tail:].lstrip()}"
 
 
 def _verify(page: Page, found: Diagnosis) -> None:

@@ -199,7 +199,7 @@ def test_secrets_are_taken_out_of_quotes() -> None:
 
 def test_a_long_line_is_cut_in_the_middle() -> None:
     text = cut("a" * 100 + "MIDDLE" + "z" * 100, 60)
-    assert len(text) == 60
+    assert len(text) <= 60
     assert text.startswith("aaa")
     assert text.endswith("zzz")
     assert "MIDDLE" not in text

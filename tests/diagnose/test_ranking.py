@@ -113,6 +113,11 @@ def test_failures_that_are_no_exceptions_are_unknown_too() -> None:
         '{"level": "error", "msg": "no grader"}',
         "make: *** [all] Error 2",
         "process exited with code 3",
+        "driver: exit 3",
+        "+ exit 64",
+        "unit tests of candidate 9: FAILED (2 of 14)",
+        "judge.client.Refused: answer 77",
+        '{"error": {"kind": "conflict"}}',
     ):
         _, answer = ranked(INDEX, f"all is well\n{line}\nbye")
         assert answer.unknown is not None, line
@@ -125,6 +130,9 @@ def test_a_log_without_failure_is_healthy() -> None:
         "UserWarning: ERROR_ON_X is set",
         "exit code 0: healthy",
         "errors: 0",
+        "tests FAILED: 0",
+        "my.module.DeprecationWarning: gone soon",
+        "exit 0",
         "step:3 - val/error:0.2",
         "INFO 01-02 03:04:05 [core.py:3] log level ERROR= off",
         "  File handles: 12",

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 
 PER_PROBE = "fake machines"
 CASES = {
-    "changed documents": 3500,
-    "random documents": 1000,
-    "random sections": 1200,
-    "arbitrary bytes": 1500,
-    "damaged files": 1500,
+    "changed documents": 1200,
+    "random documents": 400,
+    "random sections": 500,
+    "arbitrary bytes": 4000,
+    "damaged files": 3000,
     "fake machines": 300,
     "fake tools": 150,
 }

@@ -136,6 +136,9 @@ _GENERATIONS = {
 _DRIVERS = {11: "450", 12: "525", 13: "580"}
 """Oldest driver branch of each CUDA major version (minor-version compatibility)."""
 
+_WHEELS = {11: {8: "cu118"}, 12: {1: "cu121", 4: "cu124", 6: "cu126", 8: "cu128", 9: "cu129"}}
+"""The directories of PyTorch's wheel index, by the CUDA version they are built for."""
+
 
 def symbol_in_words(groups: Mapping[str, str]) -> dict[str, str]:
     """Whose symbol it is, for which C++ ABI, and its name in readable form as far as that needs no demangler."""
@@ -226,12 +229,10 @@ def driver_in_words(groups: Mapping[str, str]) -> dict[str, str]:
         return {}
     found = {"driver_cuda_version": f"{major}.{minor}"}
     if major + 1 in _DRIVERS:
-        found |= {"wanted_major": str(major + 1), "floor": _DRIVERS[major + 1]}
-    wheels = {(11, 8): "cu118"} if major == 11 else {(12, 1): "cu121", (12, 4): "cu124", (12, 6): "cu126"}
-    wheels |= {(12, 8): "cu128", (12, 9): "cu129"} if major == 12 else {}
-    fitting = [tag for version, tag in wheels.items() if version <= (major, minor)]
-    # Any build of the same major version runs (minor-version compatibility), so the nearest one is enough.
-    tag = fitting[-1] if fitting else next(iter(wheels.values())) if major in (11, 12) else "cu130"
+        found |= {"cuda_major": str(major + 1), "floor": _DRIVERS[major + 1]}
+    wheels = _WHEELS.get(major, {0: "cu130"})
+    # Any build of the same major version runs (minor-version compatibility): without an older one, the oldest does.
+    tag = wheels[max((known for known in wheels if known <= minor), default=min(wheels))]
     return found | {"wheels": tag}
 
 

@@ -24,13 +24,15 @@ def versions_in_words(groups: Mapping[str, str]) -> dict[str, str]:
 
 
 def gcs_address_in_words(groups: Mapping[str, str]) -> dict[str, str]:
-    """What is odd about the address of a head: no host, the machine itself, the docker bridge, another service's port."""
+    """What is odd about a head's address: no host, this machine itself, docker's bridge, another service's port."""
     host, _, port = groups["gcs_address"].rstrip("/").rpartition(":")
     host = host.removeprefix("http://").strip("[]")
     if not host and port.isdigit():
         return {"gcs_reading": "The host is empty: the variable that should hold the head's IP is not set."}
     if port in _PORTS:
         return {"gcs_reading": _PORTS[port]}
+    if host == "0.0.0.0":
+        return {"gcs_reading": "0.0.0.0 is no address to connect to: give the head's own IP (--node-ip-address, too)."}
     if host in ("localhost", "::1") or host.startswith("127."):
         return {"gcs_reading": "That is this machine itself: from other nodes and from containers it leads nowhere."}
     if host.startswith("172.17."):
