@@ -13,7 +13,6 @@ from rlcheck.diagnose.model import Answer, CondensedLog, Confidence, Diagnosis, 
 from rlcheck.diagnose.ranking import Ranked, rank
 from rlcheck.diagnose.signatures import Index
 from rlcheck.playbook import Library, PlaybookError, fill
-from rlcheck.report.model import Fix
 
 _MOST_QUOTES = 3
 _MOST_LINES = 6
@@ -119,7 +118,7 @@ def _diagnosis(
         cause=filled(book.cause, params),
         confidence="low" if one.echo else _CONFIDENCE[one.best.signature.specificity],
         verify=book.verify,
-        fixes=_complete(tuple(fill(recipe, params) for recipe in book.fixes)),
+        fixes=tuple(fill(recipe, params) for recipe in book.fixes),
         sources=book.sources,
         evidence=_evidence(one, logs, messages),
         incident=one.incident,
@@ -128,11 +127,6 @@ def _diagnosis(
         seen=_seen(one),
         basis=book.basis,
     )
-
-
-def _complete(fixes: tuple[Fix, ...]) -> tuple[Fix, ...]:
-    """Fixes whose parameters the log gave stand before those with places left to fill."""
-    return (*(fix for fix in fixes if fix.complete), *(fix for fix in fixes if not fix.complete))
 
 
 def _groups(one: Ranked) -> dict[str, str]:

@@ -7,15 +7,15 @@ stay those of the file.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlcheck.diagnose.blocks import OVERLAP, Block, Cutter
+from rlcheck.diagnose.blocks import Block, Cutter
+from rlcheck.diagnose.clean import log_lines, strip_escapes
 from rlcheck.diagnose.model import MAX_LINE, CondensedLog, LogLine
 from rlcheck.diagnose.needed import needed
-from rlcheck.diagnose.scan import MARKERS, Finder, strip_escapes
+from rlcheck.diagnose.scan import MARKERS, Finder
 from rlcheck.diagnose.signatures import Index, pattern_of
 from rlcheck.diagnose.sources import Source, open_sources
 from rlcheck.playbook import Signature
@@ -43,11 +43,6 @@ _LONG_LINE = 3 * MAX_LINE
 # All logs together: what comes after so much is kept shorter.
 _ALL_WHOLE = 24 << 20
 _SHORT_WHOLE = 32 << 10
-
-# Control characters but tab, line feed and carriage return; in UTF-8 these bytes are never part of another character.
-_CONTROL = bytes({*range(32), 127} - {9, 10, 13})
-# What is left of a colour when something on the way has taken off, or spelled out, its escape character.
-_SPELLED = re.compile(rb"(?:\\x1[bB]|\\u001[bB]|\\033|\\e|\^\[)?\[[\d;]{1,12}m")
 
 
 @dataclass
@@ -139,7 +134,7 @@ class Condenser:
         # Nobody has looked for anything in the rest yet.
         kept.lines.update(_selected(rest, spans, spans) if rest else ())
         keys = sorted(kept.lines)
-        return tuple(_log_lines([key[0] for key in keys], b"\n".join(kept.lines[key] for key in keys)))
+        return tuple(log_lines([key[0] for key in keys], b"\n".join(kept.lines[key] for key in keys)))
 
     def _look_at(self, block: Block) -> None:
         if self._open is not None:
@@ -280,28 +275,6 @@ def _within(block: Block, spans: Sequence[tuple[int, int]]) -> list[int]:
     return sorted(numbers)
 
 
-def _log_lines(numbers: Sequence[int], data: bytes) -> Iterator[LogLine]:
-    """The lines of `data` as a reader sees them: no colours, no control characters, a redrawn bar as several lines."""
-    data = strip_escapes(data)
-    if _SPELLED.search(data):
-        data = _SPELLED.sub(b"", data)
-    text = data.translate(None, _CONTROL).decode("utf-8", "replace")
-    for number, line in zip(numbers, text.split("\n"), strict=False):
-        if len(line) <= MAX_LINE and "\r" not in line:
-            yield LogLine(number=number, text=line)
-            continue
-        pieces = [piece for part in line.split("\r") if part for piece in _pieces(part)]
-        for piece in pieces or [""]:
-            yield LogLine(number=number, text=piece)
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """`text` in pieces of at most `MAX_LINE` that overlap, so that what a cut goes through is whole in one of them."""
-    yield text[:MAX_LINE]
-    for start in range(MAX_LINE - OVERLAP, len(text) - OVERLAP, MAX_LINE - OVERLAP):
-        yield text[start : start + MAX_LINE]
-
-
 class Growing:
     """A log that is read bit by bit: whole while it is short, condensed from then on."""
 
@@ -339,7 +312,7 @@ class Growing:
             )
         data = b"".join(self._start or ())
         count = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
-        lines = tuple(_log_lines(range(1, count + 1), data))
+        lines = tuple(log_lines(range(1, count + 1), data))
         return CondensedLog(
             name=name, lines=lines, total_lines=count, total_bytes=self.total_bytes, whole=not problem, problem=problem
         )

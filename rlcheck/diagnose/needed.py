@@ -63,7 +63,8 @@ def _core(text: str) -> str:
 
 
 def _best(sets: Iterable[Texts]) -> Texts:
-    return max(sets, key=_worth, default=frozenset())
+    nothing: Texts = frozenset()
+    return max(sets, key=_worth, default=nothing)
 
 
 def _sequence(items: Iterable[tuple[Any, Any]]) -> list[Texts]:

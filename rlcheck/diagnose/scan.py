@@ -9,7 +9,6 @@ shorter ones a second such grid or, while they are few, a search each. The speed
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,20 +68,10 @@ MARKERS = (
     "level=fatal",
 )
 
-# In bounded pieces: a broken sequence must not swallow the rest of a line.
-_ESCAPES = re.compile(
-    rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]{0,1024}(?:\x07|\x1b\\)|[PX^_][^\x1b\n]{0,1024}\x1b\\"
-    rb"|[ -/]{0,8}[0-~])"
-)
 # So many short texts are searched for one by one before another pass over the block costs less.
 _FEW = 14
 # Grams that meet by chance are fewer, and what they suggest is cheaper to look for, the less is looked at together.
 _WINDOW = 4 << 10
-
-
-def strip_escapes(data: bytes) -> bytes:
-    """`data` without terminal escapes (colours, cursor movements, titles); line breaks stay."""
-    return _ESCAPES.sub(b"", data) if b"\x1b" in data else data
 
 
 class Finder:

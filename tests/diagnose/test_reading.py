@@ -1,0 +1,469 @@
+"""Logs of any size and content become condensed logs: nothing that matters is lost, line numbers are the file's."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlcheck.diagnose.blocks import BLOCK
+from rlcheck.diagnose.condense import HEAD, TAIL, WHOLE, Growing, condense, read_logs
+from rlcheck.diagnose.follow import follow
+from rlcheck.diagnose.model import MAX_LINE, CondensedLog
+from rlcheck.diagnose.needed import needed
+from rlcheck.diagnose.reader import Reader
+from rlcheck.diagnose.scan import Finder
+from rlcheck.diagnose.signatures import Index, Known
+from rlcheck.diagnose.sources import MOST_FILES, Source, open_sources
+from rlcheck.errors import UserError
+from rlcheck.playbook import Signature
+from tests.conftest import base_environ
+
+NEEDLE = "the frobnicator of rank 7 is jammed"
+INDEX = Index(
+    playbooks=(
+        Known(
+            id="jammed", signatures=(Signature(pattern=r"frobnicator of rank \d+ is jammed", literal="frobnicator"),)
+        ),
+        Known(id="tiny", signatures=(Signature(pattern="xq[12]z", literal="xq"),)),
+        Known(id="usual", signatures=(Signature(pattern=r"step \d+ of [a-z]+ failed", literal="step"),)),
+    )
+)
+
+
+def condensed(data: bytes, index: Index = INDEX) -> CondensedLog:
+    growing = Growing(index)
+    for start in range(0, len(data), 1 << 20):
+        growing.feed(data[start : start + (1 << 20)])
+    return growing.state("log")
+
+
+def texts(log: CondensedLog) -> list[str]:
+    return [line.text for line in log.lines]
+
+
+def filler(count: int, seed: int = 1) -> list[str]:
+    rng = random.Random(seed)
+    return [f"step {number} loss {rng.random():.9f} reward {rng.random():.9f}" for number in range(1, count + 1)]
+
+
+LONG = filler(80_000)
+assert len("\n".join(LONG)) > WHOLE
+
+
+# A short log, whatever it holds
+
+
+def test_a_short_log_is_whole() -> None:
+    log = condensed(b"one\n\x1b[31mtwo\x1b[0m\r\n\nfour")
+    assert [(line.number, line.text) for line in log.lines] == [(1, "one"), (2, "two"), (3, ""), (4, "four")]
+    assert (log.total_lines, log.total_bytes, log.whole, log.problem) == (4, 24, True, "")
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"\x1b]0;title\x07\x1b[1;36m(Engine pid=3)\x1b[0m up", ["(Engine pid=3) up"]),
+        (b"[36m(Worker pid=3)[0m up", ["(Worker pid=3) up"]),
+        (b"\\x1b[32mINFO\\x1b[0m up", ["INFO up"]),
+        (b"10%|#  |\r20%|## |\r\r30%|###|", ["10%|#  |", "20%|## |", "30%|###|"]),
+        (b"a\x00b\x08c\x0bd\te", ["abcd\te"]),
+        (b"caf\xe9 \xff", ["caf\ufffd \ufffd"]),
+        (b"\x1b]0;never ends " + b"x" * 9, ["0;never ends xxxxxxxxx"]),
+        (b"\r\r", [""]),
+    ],
+)
+def test_what_is_for_terminals_goes(raw: bytes, shown: list[str]) -> None:
+    assert texts(condensed(raw)) == shown
+
+
+@given(st.binary(max_size=3000))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_are_read_and_numbered(data: bytes) -> None:
+    log = condensed(data)
+    numbers = [line.number for line in log.lines]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(1, log.total_lines + 1))
+    assert log.total_lines == len(data.splitlines() if b"\r" not in data else io.BytesIO(data).readlines())
+    assert all(len(line.text) <= MAX_LINE and not set(line.text) & {"\n", "\r", "\x1b", "\0"} for line in log.lines)
+
+
+@given(st.lists(st.text("abc xyzé", max_size=30), max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_plain_lines_stay_as_they_are(lines: list[str]) -> None:
+    assert texts(condensed("".join(f"{line}\n" for line in lines).encode())) == lines
+
+
+def test_a_long_line_comes_in_pieces_that_overlap() -> None:
+    line = "".join(f"{number:06}" for number in range(3000))
+    log = condensed(line.encode())
+    assert {piece.number for piece in log.lines} == {1}
+    for start in range(0, len(line) - 200, 97):
+        assert any(line[start : start + 200] in piece.text for piece in log.lines)
+
+
+# A long log
+
+
+def test_of_a_long_log_head_tail_and_what_matters_are_kept() -> None:
+    lines = [*LONG]
+    lines[40_000] = f"\x1b[31m(Worker pid=1)\x1b[0m the \x1b[1mfrob\x1b[0mnicator of rank 7 is jammed"
+    log = condensed("\n".join(lines).encode())
+    by_number = {line.number: line.text for line in log.lines}
+    assert not log.whole
+    assert (log.total_lines, log.total_bytes) == (80_000, len("\n".join(lines)))
+    wanted = {*range(1, HEAD + 1), *range(80_001 - TAIL, 80_001), *range(40_001 - 60, 40_001 + 61)}
+    assert wanted <= set(by_number)
+    assert len(by_number) < 2 * len(wanted)
+    assert by_number[40_001] == f"(Worker pid=1) {NEEDLE}"
+    assert all(by_number[number] == lines[number - 1] for number in by_number if number != 40_001)
+
+
+@pytest.mark.parametrize("marker", ["Traceback (most recent call last):", "thread main panicked at x.rs:1", "Killed"])
+def test_failures_that_no_playbook_knows_are_kept(marker: str) -> None:
+    lines = [*LONG]
+    lines[50_000] = marker
+    assert (50_001, marker) in {(line.number, line.text) for line in condensed("\n".join(lines).encode()).lines}
+
+
+def test_a_word_of_every_line_does_not_hide_the_line_that_matches() -> None:
+    # `step` is in each line and is the literal of the signature; only one line matches its pattern.
+    lines = [*LONG]
+    lines[60_000] = "step 60000 of worker failed"
+    assert lines[60_000] in texts(condensed("\n".join(lines).encode()))
+
+
+def test_of_what_repeats_the_first_and_the_last_places_are_kept() -> None:
+    lines = [*LONG]
+    places = list(range(1_000, 79_000, 500))
+    for place in places:
+        lines[place - 1] = NEEDLE
+    kept = {line.number for line in condensed("\n".join(lines).encode()).lines if line.text == NEEDLE}
+    assert {*places[:20], *places[-5:]} <= kept
+    assert len(kept) < len(places) / 2
+    around = {line.number for line in condensed("\n".join(lines).encode()).lines}
+    assert set(range(places[-5] - 60, places[-5] + 61)) <= around
+
+
+def test_a_storm_of_errors_is_bounded_and_what_follows_it_is_found() -> None:
+    storm = [f"node{number % 64}: NCCL WARN connection {number} closed ERROR: exit code 1" for number in range(60_000)]
+    log = condensed("\n".join([*storm, *LONG[:9_000], NEEDLE, *LONG[:9_000]]).encode())
+    assert len(log.lines) < 20_000
+    assert (69_001, NEEDLE) in {(line.number, line.text) for line in log.lines}
+
+
+@pytest.mark.parametrize("offset", [0, 7, BLOCK - 20, BLOCK - 256, BLOCK - 3])
+def test_a_line_without_end_is_read_in_bounded_memory(offset: int) -> None:
+    size = 20 << 20 if offset == 7 else 3 << 20
+    growing = Growing(INDEX)
+    tracemalloc.start()
+    growing.feed(b"first\n")
+    chunk = b"y" * (1 << 20)
+    for number in range(size >> 20):
+        if number == 1:
+            at = BLOCK * 3 + offset
+            growing.feed(chunk[:at] + NEEDLE.encode() + chunk[at:])
+        else:
+            growing.feed(chunk)
+    growing.feed(b"\nlast")
+    log = growing.state("log")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20
+    assert log.total_lines == 3
+    assert {line.number for line in log.lines if NEEDLE in line.text} == {2}
+    assert log.lines[-1].text == "last"
+    assert sum(len(line.text) for line in log.lines) < 200_000
+
+
+def test_garbage_hides_nothing() -> None:
+    garbage = random.Random(3).randbytes(3 << 20)
+    log = condensed(garbage + b"\n" + NEEDLE.encode() + b"\n" + garbage)
+    assert NEEDLE in texts(log)
+    numbers = [line.number for line in log.lines]
+    assert numbers == sorted(numbers)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1, 3, 100, 5000, 70_000]))
+@settings(max_examples=12, deadline=None)
+def test_numbers_of_a_long_log_are_right(seed: int, longest: int) -> None:
+    rng = random.Random(seed)
+    lines: list[bytes] = []
+    while sum(map(len, lines)) < WHOLE + 10:
+        size = rng.randrange(longest) if longest > 1 else rng.randrange(2000)
+        lines.append(b"%d:" % (len(lines) + 1) + rng.choice([b"x", b"Error: y ", b"frobnicator "]) * (size // 4))
+    log = condensed(b"\n".join(lines))
+    assert log.total_lines == len(lines)
+    for line in log.lines:
+        stated = re.match(r"(\d+):", line.text)
+        if stated and len(lines[line.number - 1]) < MAX_LINE:
+            assert int(stated[1]) == line.number
+    assert {line.number for line in log.lines} >= set(range(len(lines) - min(len(lines), 20) + 1, len(lines) + 1))
+
+
+# The search
+
+
+@given(
+    st.lists(st.text("abcdefgh _:.-", min_size=3, max_size=30), min_size=1, max_size=40),
+    st.text("abcdefgh _:.-\n", max_size=6000),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_finder_finds_exactly_what_is_there(wanted: list[str], text: str, seed: int) -> None:
+    rng = random.Random(seed)
+    for one in rng.sample(wanted, len(wanted) // 2):
+        at = rng.randrange(len(text) + 1)
+        text = text[:at] + one + text[at:]
+    data = text.encode()
+    found = Finder([one.encode() for one in wanted], data[:500]).find(data)
+    assert found == sorted({one.encode() for one in wanted if one in text})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal", "matches"),
+    [
+        (r"Capture (?:CUDA|cuda) [Gg]raph failed", "failed", ["Capture cuda Graph failed"]),
+        (r"(?i)no such thing", "such", ["NO such thing"]),
+        (r"abcdefgh?i.{0,9}(?P<n>\d+) of (?:x|y+)", "of", ["abcdefgi 12 of yyy", "abcdefghi1 of x"]),
+        (r"(?:first case \d|second|)the end\b", "the end", ["first case 1the end", "the end"]),
+        (r"(?:ab){2,3}c+[^d]e{0}f*", "ab", ["ababcccx", "abababcgff"]),
+        (r"one\nline two", "one", ["one\nline two"]),
+        (r"(?=look)look(?!x)\b.", "look", ["look "]),
+    ],
+)
+def test_every_match_holds_one_of_the_needed_texts(pattern: str, literal: str, matches: list[str]) -> None:
+    found = needed(pattern, literal)
+    for match in matches:
+        assert re.search(pattern, match)
+        assert any(text in match for text in found), (found, match)
+        assert not any("\n" in text for text in found)
+
+
+def test_needed_texts_are_rarer_than_the_literal() -> None:
+    assert needed(r"Capture (?:CUDA|cuda) graph failed", "failed") == {"Capture CUDA graph fail", "x"} or all(
+        len(text) > 10 for text in needed(r"Capture (?:CUDA|cuda) graph failed", "failed")
+    )
+
+
+# Where logs come from
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_packed_logs_are_unpacked(tmp_path: Path, pack: object) -> None:
+    assert callable(pack)
+    path = tmp_path / "train.log"  # by its content, whatever its name
+    path.write_bytes(pack(f"one\n{NEEDLE}\n".encode()))
+    (log,) = read_logs([str(path)], INDEX)
+    assert texts(log) == ["one", NEEDLE]
+
+
+@pytest.mark.parametrize("damage", ["cut", "spoiled"])
+def test_a_damaged_gzip_counts_as_far_as_it_goes(tmp_path: Path, damage: str) -> None:
+    packed = bytearray(gzip.compress("\n".join(LONG).encode()))
+    if damage == "cut":
+        del packed[len(packed) // 2 :]
+    else:
+        packed[len(packed) // 2 : len(packed) // 2 + 9] = b"\xff" * 9
+    path = tmp_path / "train.log.gz"
+    path.write_bytes(packed)
+    (log,) = read_logs([str(path)], INDEX)
+    assert log.problem.startswith("the gzip file ")
+    assert log.lines[0].text == LONG[0]
+    assert log.total_lines > 100
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_decoded(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "out.txt"
+    path.write_bytes(f"\ufeffone\r\n{NEEDLE} é\r\n".encode(encoding))
+    assert texts(read_logs([str(path)], INDEX)[0]) == ["one", f"{NEEDLE} é"]
+
+
+def test_an_empty_file_is_an_empty_log(tmp_path: Path) -> None:
+    (tmp_path / "a.log").touch()
+    (log,) = read_logs([str(tmp_path / "a.log"), str(tmp_path / "a.log")], INDEX)
+    assert (log.lines, log.total_lines, log.whole) == ((), 0, True)
+
+
+def test_standard_input_is_a_log() -> None:
+    code = (
+        "from rlcheck.diagnose.condense import read_logs; from rlcheck.diagnose.signatures import Index\n"
+        "log, = read_logs(['-'], Index()); print(log.name, log.total_lines, log.lines[-1].text)"
+    )
+    command = [sys.executable, "-c", code]
+    data = gzip.compress(b"one\ntwo\nthree\n")
+    done = subprocess.run(command, input=data, capture_output=True, env=base_environ(), check=True, timeout=60)
+    assert done.stdout == b"- 3 three\n"
+
+
+def test_a_directory_stands_for_its_logs(tmp_path: Path) -> None:
+    logs = ["none/attempt_0/0/stderr.log", "none/attempt_0/1/stdout.log", "logs/raylet.out", "logs/worker-a-1.err"]
+    logs += ["slurm-12.out", "train.log.1", "train.log.2026-11-22", "job.o1234", "old.log.gz", "stderr"]
+    others = ["model.safetensors", "config.json", "data.jsonl", "plot.png", ".git/x.log", "global_step_1/model.pt"]
+    for name in [*logs, *others]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(b"x\n") if name.endswith(".gz") else b"x\n")
+    (tmp_path / "binary.log").write_bytes(bytes(range(256)) * 8)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "again.log").symlink_to(tmp_path / "train.log.1")
+    (tmp_path / "dangling.log").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.log")
+    names = [source.name for source in open_sources([str(tmp_path)])]
+    again = {str(tmp_path / "again.log"), str(tmp_path / "train.log.1")}
+    assert len(again & set(names)) == 1
+    assert set(names) - again == {str(tmp_path / name) for name in logs} - again
+    assert names == [source.name for source in open_sources([str(tmp_path)])]
+
+
+def test_a_directory_of_too_many_logs_says_so(tmp_path: Path) -> None:
+    for number in range(MOST_FILES + 5):
+        (tmp_path / f"{number}.log").write_text("x")
+    *sources, note = open_sources([str(tmp_path)])
+    assert len(sources) == MOST_FILES
+    log = condense(note, INDEX)
+    assert log.problem == f"only its first {MOST_FILES} logs were read; name the others"
+
+
+def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        for path, word in [
+            (str(tmp_path / "gone.log"), "no such file"),
+            (str(tmp_path / "empty"), "no logs here"),
+            ("/dev/zero", "not a file but a device"),
+            (str(tmp_path / "s"), "cannot be read"),
+            ("a\0b", "cannot be read"),
+        ]:
+            with pytest.raises(UserError, match=word) as caught:
+                list(open_sources([path]))
+            assert "\n" not in str(caught.value)
+
+
+def test_a_fifo_without_writer_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p")
+    assert read_logs([str(tmp_path / "p")], INDEX)[0].total_lines == 0
+
+
+def test_a_reading_error_is_the_problem_of_the_log() -> None:
+    class Broken(io.RawIOBase):
+        def __init__(self) -> None:
+            self.left = 2
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: object) -> int:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(5, "Input/output error")
+            view = memoryview(buffer)  # type: ignore[arg-type]
+            view[:4] = b"one\n"
+            return 4
+
+    reader = Reader(io.BufferedReader(Broken(), 16))
+    assert b"".join(reader).startswith(b"one\n")
+    assert "Input/output error" in reader.problem
+
+
+def test_many_logs_together_are_kept_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlcheck.diagnose.condense._ALL_WHOLE", 100_000)
+    for number in range(4):
+        (tmp_path / f"{number}.log").write_text("\n".join(LONG[:3_000]))
+    logs = read_logs([str(tmp_path)], INDEX)
+    assert [log.whole for log in logs] == [True, False, False, False]
+    assert all(log.total_lines == 3_000 and log.lines[-1].text == LONG[2_999] for log in logs)
+
+
+# A log that is being written
+
+
+def test_follow_waits_for_the_file_and_tells_each_pause(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    said: list[str] = []
+
+    def write() -> None:
+        time.sleep(0.3)
+        with path.open("w") as file:
+            for text in ("one\n", f"two\n{NEEDLE}\n"):
+                file.write(text)
+                file.flush()
+                time.sleep(0.7)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    states = list(follow(str(path), INDEX, timeout=1.2, quiet=0.3, appear=5, waiting=said.append))
+    writer.join()
+    assert said == [f"{path}: not there yet; waiting up to 5 s for it"]
+    assert [texts(state) for state in states] == [["one"], ["one", "two", NEEDLE]]
+
+
+@pytest.mark.parametrize("how", ["renamed", "cut"])
+def test_follow_goes_on_with_a_file_that_was_replaced(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("old and long\n")
+    states: list[CondensedLog] = []
+    for state in follow(str(path), INDEX, timeout=0.8, quiet=0.1):
+        states.append(state)
+        if len(states) == 1:
+            if how == "renamed":
+                with path.open("a") as file:
+                    file.write("its end\n")
+                path.rename(tmp_path / "train.log.1")
+            path.write_text("new\n")
+    assert texts(states[0]) == ["old and long"]
+    assert texts(states[-1]) == ["new"]
+    assert "while it was followed" in states[-1].problem
+    if how == "renamed":
+        assert texts(states[1]) == ["old and long", "its end"]
+
+
+def test_follow_ends_with_the_writer_of_a_pipe() -> None:
+    code = (
+        "from rlcheck.diagnose.follow import follow; from rlcheck.diagnose.signatures import Index\n"
+        "for log in follow('-', Index(), quiet=0.2): print(log.total_lines, flush=True)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=base_environ()
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"one\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"1\n"
+    out, _ = process.communicate(b"two", timeout=30)
+    assert out == b"2\n"
+
+
+def test_follow_says_what_did_not_appear(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did not appear within"):
+        list(follow(str(tmp_path / "x"), INDEX, appear=0.05))
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"x"))
+    with pytest.raises(UserError, match="without --follow"):
+        list(follow(str(tmp_path / "x.gz"), INDEX, timeout=1))
+
+
+def test_a_source_is_opened_each_time_anew() -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"one\n")
+        file.flush()
+        source = Source(file.name, file.name)
+        assert condense(source, INDEX) == condense(source, INDEX)
