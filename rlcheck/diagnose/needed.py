@@ -18,6 +18,7 @@ _LONGEST = 60
 _ENOUGH = 24
 _RARE_ENOUGH = 60.0
 _COST = 8.0
+_SHORT = 7
 # How often characters are written, in per cent, roughly; any other: 0.2.
 _COMMON = {ord(" "): 15.0, **dict.fromkeys(b"etaoinsrhl", 6.0), **dict.fromkeys(b"dcufmpgwybv.,-_=/:k", 1.8)}
 
@@ -48,9 +49,10 @@ def needed(pattern: str, literal: str) -> Texts:
 
 
 def _worth(texts: Texts) -> float:
-    """What is rare enough is not better for being rarer, but each further text costs."""
+    """What is rare enough is not better for being rarer, but each further text costs, and so does a short one."""
     rarest = min((rarity(text.encode()) for text in texts), default=0.0)
-    return min(rarest, _RARE_ENOUGH) - _COST * math.log(len(texts) or 1) + rarest / 100
+    short = any(len(text) < _SHORT for text in texts)
+    return min(rarest, _RARE_ENOUGH) - _COST * (math.log(len(texts) or 1) + 2 * short) + rarest / 100
 
 
 def _core(text: str) -> str:

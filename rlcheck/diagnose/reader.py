@@ -41,14 +41,16 @@ class Reader:
         yield decoder.decode(b"", True).encode("utf-8", "replace")
 
     def _chunks(self) -> Iterator[bytes]:
-        stream: IO[bytes] = self._stream
         errors: tuple[type[Exception], ...] = (OSError, EOFError)
         kind = ""
         try:
             kind = packed(self._stream.peek(6))
             if kind:
                 stream, errors = _unpacked(self._stream, kind)
-            while chunk := stream.read(_SMALL if kind else CHUNK):
+                while chunk := stream.read(_SMALL):
+                    yield chunk
+            # Not `read`: an error would take with it what was read before.
+            while not kind and (chunk := self._stream.read1(CHUNK)):
                 yield chunk
         except errors as error:
             if kind and isinstance(error, EOFError):

@@ -26,13 +26,15 @@ MARKERS = (
     "Exception:",
     "Failure:",
     "Interrupt",
-    "\nERROR",
+    "\nERROR ",
+    "\nERROR:",
     " ERROR ",
     "ERROR: ",
     "[ERROR]",
     "|ERROR|",
     "CRITICAL",
-    "\nFATAL",
+    "\nFATAL ",
+    "\nFATAL:",
     " FATAL ",
     "FATAL: ",
     "[FATAL]",
@@ -71,7 +73,7 @@ MARKERS = (
 # So many short texts are searched for one by one before another pass over the block costs less.
 _FEW = 14
 # Grams that meet by chance are fewer, and what they suggest is cheaper to look for, the less is looked at together.
-_WINDOW = 4 << 10
+_WINDOW = 16 << 10
 
 
 class Finder:
@@ -114,6 +116,7 @@ class _Grid:
         self._width = 4 if kind == "I" else 8
         self._step = step
         self._common = self._counted(texts, sample)
+        self._windows = max(1.0, len(sample) / _WINDOW)
         self._users: dict[int, list[tuple[frozenset[int], bytes]]] = {}
         for text in texts:
             for start in range(step):
@@ -144,9 +147,19 @@ class _Grid:
         return self.keys.intersection(data[start : start + size].cast(self._kind))
 
     def _rarest(self, part: bytes) -> list[int]:
-        """The three rarest grams of one grid on which a text may stand; `part` begins with the first of them."""
+        """The rarest grams of a grid on which a text may stand; `part` begins with the first of the grid.
+
+        As many as hardly ever meet by chance in one window.
+        """
         grams = {int.from_bytes(gram, sys.byteorder): gram for gram in self._split(part, self._width)}
-        return sorted(grams, key=lambda gram: (self._common[gram], -rarity(grams[gram])))[:3]
+        chosen: list[int] = []
+        chance = 1.0
+        for gram in sorted(grams, key=lambda gram: (self._common[gram], -rarity(grams[gram]))):
+            chosen.append(gram)
+            chance *= min(1.0, self._common[gram] / self._windows)
+            if chance < 0.01:
+                break
+        return chosen
 
     def _split(self, text: bytes, step: int) -> Iterator[bytes]:
         return (text[at : at + self._width] for at in range(0, len(text) - self._width + 1, step))

@@ -1,0 +1,60 @@
+"""What a run has survived: failures after which it went on, and texts in its log that others wrote.
+
+A run prints the answers of its model and the output of its tools. These hold tracebacks and words of errors that are
+not the run's own; and a reward worker that fails once and is tried again has not ended anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rlcheck.diagnose.lines import Message
+
+STEP = re.compile(
+    r"\bstep[:=] ?\d+ +- |\{'(?:loss|eval_loss)': |^step \d+\b.{0,40}\breward|\bGlobal step \d+: \{"
+    r"|\btrainer:train:\d+ - \{'policy_loss'"
+)
+"""A line that a trainer prints after each step."""
+_DONE = re.compile(
+    r"\{'train_runtime': |^(?:\w+: )?Training (?:is )?(?:finished|complete|completed|done)\b|\bApplication startup complete"
+    r"|^Final validation metrics"
+)
+_SAMPLE = re.compile(r"\[(?:prompt|response|output|completion)\] ")
+_SAMPLE_ENDS = re.compile(r"\[(?:score|ground_truth|gts|reward|data_source)\]")
+_MOST_SAMPLE = 400
+"""Lines that a printed sample may have; without an end within so many it is taken for something else."""
+_RECORD = re.compile(
+    r"\s*\{.{0,400}\"(?:prompt|prompts|messages|input|question)\": ?.{1,4000}\"(?:response|responses|completion|output|answer)\": ?"
+)
+
+
+def last_progress(log: Sequence[Message]) -> int:
+    """The position of the last line which says that the run went on or came to its end; -1 if none does."""
+    return next((m.at for m in reversed(log) if STEP.search(m.text) or _DONE.search(m.text)), -1)
+
+
+def own_words(log: Sequence[Message]) -> list[Message]:
+    """The log with the lines left empty that quote a model: samples between their marks, records of a rollout."""
+    quoted = {message.at for message in log if _RECORD.match(message.text)} | _in_samples(log)
+    if not quoted:
+        return list(log)
+    return [_emptied(message) if message.at in quoted else message for message in log]
+
+
+def _in_samples(log: Sequence[Message]) -> set[int]:
+    quoted: set[int] = set()
+    begins = -1
+    for message in log:
+        if begins < 0:
+            begins = message.at if _SAMPLE.match(message.text) else -1
+        elif _SAMPLE_ENDS.match(message.text):
+            quoted.update(range(begins, message.at))
+            begins = -1
+        elif message.at - begins > _MOST_SAMPLE:
+            begins = -1
+    return quoted
+
+
+def _emptied(message: Message) -> Message:
+    return Message(log=message.log, at=message.at, number=message.number, text="", whole="")
