@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from rlcheck.diagnose.decode import decoded, filled
 from rlcheck.diagnose.echoes import unexplained
 from rlcheck.diagnose.failures import Failure, failures
@@ -12,6 +14,7 @@ from rlcheck.diagnose.lines import Message, read_line
 from rlcheck.diagnose.model import Answer, CondensedLog, Confidence, Diagnosis, Quote, Unknown
 from rlcheck.diagnose.ranking import Ranked, rank
 from rlcheck.diagnose.signatures import Index
+from rlcheck.diagnose.survived import Course, own_words
 from rlcheck.playbook import Library, PlaybookError, fill
 
 _MOST_QUOTES = 3
@@ -25,14 +28,18 @@ def diagnose(logs: Sequence[CondensedLog], index: Index, library: Library) -> An
     For a failure that no playbook knows `diagnoses` is empty and `unknown` says where it shows. Neither is set when
     nothing failed.
     """
-    messages = [[read_line(line, number, at) for at, line in enumerate(log.lines)] for number, log in enumerate(logs)]
+    messages = [
+        own_words([read_line(line, number, at) for at, line in enumerate(log.lines)]) for number, log in enumerate(logs)
+    ]
     found = [failure for log in messages for failure in failures(log)]
     every = [hit for log in messages for hit in hits(log, index)]
     problems = [one for one in rank(every, messages, found) if one.best.signature.status != "info"]
-    remarks = tuple(dict.fromkeys(hit.id for hit in every if hit.signature.status == "info"))
-    strange = _unknown(problems, found, every)
+    course = Course(messages, found, every)
+    problems.sort(key=lambda one: (one.echo, course.survived_all(one.hits)))
+    strange = _unknown(problems, found, every, course)
+    remarks = dict.fromkeys(hit.id for hit in every if hit.signature.status == "info" or (strange and _warns(hit)))
     return Answer(
-        diagnoses=() if strange else _diagnoses(problems, logs, messages, library),
+        diagnoses=() if strange else _diagnoses(problems, logs, messages, library, course),
         unknown=_first(strange, logs, messages) if strange else None,
         remarks=tuple(_title(library, playbook_id) for playbook_id in remarks),
         notes=tuple(f"{log.name}: {log.problem}" for log in logs if log.problem),
@@ -42,15 +49,25 @@ def diagnose(logs: Sequence[CondensedLog], index: Index, library: Library) -> An
     )
 
 
-def _unknown(problems: Sequence[Ranked], found: Sequence[Failure], every: Sequence[Hit]) -> list[Failure]:
+def _unknown(
+    problems: Sequence[Ranked], found: Sequence[Failure], every: Sequence[Hit], course: Course
+) -> list[Failure]:
     """The failures that nobody knows, if nothing but them can be the cause."""
-    if any(not one.echo for one in problems):
+    if course.went_on:
         return []
-    loose = unexplained(found, every)
-    if problems:
+    causes = [one for one in problems if not one.echo]
+    if any(one.best.signature.status == "fail" and not course.survived_all(one.hits) for one in causes):
+        return []
+    last = [failure for failure in found if not course.survived(failure.message)]
+    loose = [failure for failure in unexplained(found, every) if failure in last]
+    if problems and not causes:
         return loose
-    remarked = {(hit.message.log, hit.message.at) for hit in every}
-    return loose or [failure for failure in found if (failure.message.log, failure.message.at) not in remarked]
+    known = {(hit.message.log, hit.message.at) for hit in every}
+    return loose or [failure for failure in last if (failure.message.log, failure.message.at) not in known]
+
+
+def _warns(hit: Hit) -> bool:
+    return hit.signature.status == "warn"
 
 
 def _first(strange: Sequence[Failure], logs: Sequence[CondensedLog], messages: Sequence[Sequence[Message]]) -> Unknown:
@@ -75,7 +92,11 @@ def _hints(first: Failure, messages: Sequence[Sequence[Message]]) -> tuple[str, 
 
 
 def _diagnoses(
-    problems: Sequence[Ranked], logs: Sequence[CondensedLog], messages: Sequence[Sequence[Message]], library: Library
+    problems: Sequence[Ranked],
+    logs: Sequence[CondensedLog],
+    messages: Sequence[Sequence[Message]],
+    library: Library,
+    course: Course,
 ) -> tuple[Diagnosis, ...]:
     made: list[Diagnosis] = []
     roots: set[int] = set()
@@ -83,6 +104,8 @@ def _diagnoses(
         followed = () if one.incident in roots else _followers(one, problems, library)
         roots.add(one.incident)
         diagnosis = _diagnosis(one, logs, messages, library, followed)
+        if diagnosis is not None and course.went_on and course.survived_all(one.hits) and diagnosis.status == "fail":
+            diagnosis = msgspec.structs.replace(diagnosis, status="warn")
         if diagnosis is not None:
             made.append(diagnosis)
     return tuple(made)

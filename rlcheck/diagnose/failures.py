@@ -12,23 +12,31 @@ from rlcheck.diagnose.lines import Message
 from rlcheck.facts.base import Struct
 
 _RAISED = re.compile(
-    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Timeout|Expired|Died)"
+    r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Timeout|Expired|Died|Group)"
     r"(?:\([\w.]+\))?(?:: |:?$)|(?:[a-z_]\w*\.)+[A-Z]\w+(?<!Warning): "
+    r"|(?:re|zlib|struct|socket|select|curses)\.(?:error|gaierror|herror|timeout)(?:: |$)"
 )
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |:?$)")
 _FRAME = re.compile(r'\s*File "[^"\n]{1,400}", line \d+|\s+\^+|\s+~*\^+~*')
 _STARTS = "Traceback (most recent call last)"
 _CHAINS = ("The above exception was the direct cause", "During handling of the above exception")
+# The frames of one of several exceptions that failed together stand behind a bar.
+_GROUP = re.compile(r"\s+\| ?(?=\S)")
+_IGNORED = "Exception ignored in"
 _MARKERS = re.compile(
-    r"panicked at|^panic: |^FATAL\b|\bFATAL\b[ :]|^fatal( error)?:|\bSegmentation fault|\bAborted\b|core dumped"
-    r"|terminate called|Fatal Python error|^Killed\b|Exception in thread|\bBus error\b|^Error: |command not found$"
-    r"|^\S{0,200}: line \d+: .{0,200}(?:Killed|Terminated|Aborted|No such file)|^make: \*\*\*|level=(?:error|fatal)\b"
+    r"panicked at|^panic: |^FATAL\b|\bFATAL\b[ :]|^fatal( error)?: (?!not a git)|\bSegmentation fault|\bAborted\b"
+    r"|core dumped|terminate called|Fatal Python error|^Killed\b|Exception in thread|\bBus error\b|^Error: "
+    r"|command not found$|^\S{0,200}: line \d+: .{0,200}(?:Killed|Terminated|Aborted|No such file)|^make: \*\*\*|level=(?:error|fatal)\b"
     r"|\"level\": ?\"(?:error|fatal)\"|[Ee]xit(?:ed)?(?: with)?(?: exit)?[ _]?(?:code|status)[:=]? ?(?!0\b)-?\d+"
-    r"|Unhandled exception|^(?:\w+: )?(?:error|ERROR):? |(?<![\w/])FAILED\b(?!\W{0,3}0\b)|^\{\"error\": "
-    r"|^stack backtrace:|(?:^|^\+ |: )exit [1-9]\d{0,2}$"
+    r"|Unhandled exception|^(?:[\w./-]+: )?(?:error|ERROR): |^ERROR |(?<![\w/])FAILED\b(?!\W{0,3}0\b)|^\{\"error\": "
+    r"|^stack backtrace:|(?:^|^\+ |: )exit [1-9]\d{0,2}$|PHP Fatal error:|^\S{1,200}\.rb:\d+:in .{1,200} \(\w+Error\)$"
+    r"|^lua\w*: \S{1,200}:\d+: |^\S{0,200}: line \d+: syntax error|^\S{0,80}python[\d.]*: can't open file"
 )
-_LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?E\d{3,4} \d\d:")
-_QUOTES_ERRORS = re.compile(r"\b(?:ERROR|CRITICAL)\b[^:]{0,40}=|=\s*['\"]?(?:ERROR|CRITICAL)\b")
+_LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?[EF]\d{3,4} \d\d:")
+_QUOTES_ERRORS = re.compile(
+    r"\b(?:ERROR|CRITICAL)\b[^:]{0,40}=|=\s*['\"]?(?:ERROR|CRITICAL)\b"
+    r"|(?i:level)\W{0,3}(?:set |is )?(?:to )?\W{0,2}(?:ERROR|CRITICAL)\b"
+)
 
 
 class Failure(Struct, frozen=True):
@@ -46,11 +54,13 @@ class Failure(Struct, frozen=True):
 def failures(messages: Sequence[Message]) -> Iterator[Failure]:
     """The failures of one log in the order in which they stand there."""
     frame: Message | None = None
-    chained = False
+    chained = ignored = False
     for message in messages:
-        text = message.text
+        text = _GROUP.sub("", message.text, count=1)
         if text.startswith(_CHAINS):
             chained, frame = True, None
+        elif text.startswith(_IGNORED):
+            ignored = True
         elif _STARTS in text:
             frame = None
         elif _FRAME.match(text):
@@ -58,10 +68,9 @@ def failures(messages: Sequence[Message]) -> Iterator[Failure]:
         elif text[:1].isspace() or not text:
             continue
         elif _RAISED.match(text) or (frame is not None and message.at - frame.at <= 3 and _NAMED.match(text)):
-            if "Warning" in text.split(":", 1)[0]:
-                continue
-            yield Failure(message=message, frame=frame, raised=True, root=not chained)
-            frame, chained = None, False
+            if "Warning" not in text.split(":", 1)[0] and not ignored:
+                yield Failure(message=message, frame=frame, raised=True, root=not chained)
+            frame, chained, ignored = None, False, False
         elif _is_marked(message):
             yield Failure(message=message)
 

@@ -29,7 +29,7 @@ _PREFIXES = tuple(
         rf"{_LEVEL} (?P<time>\d\d-\d\d {_CLOCK}) \[?{_PLACE}\] ?",
         # Python's logging and everybody else who begins with a date
         rf"(?P<time>{_DAY}[ T]{_CLOCK})(?:Z|[+-]\d\d:?\d\d)?(?:[\s|,:-]+{_LEVEL}\b)?[\s|,:-]*"
-        rf"(?:{_PLACE}(?: --|\]|:)? ?)?",
+        rf"(?:{_PLACE}(?: --|\]|:)?[ \t]?)?",
         # srun --label
         r" {0,3}(?P<rank>\d{1,4}): (?=\S)",
     )

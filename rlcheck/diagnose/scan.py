@@ -73,7 +73,7 @@ MARKERS = (
 # So many short texts are searched for one by one before another pass over the block costs less.
 _FEW = 14
 # Grams that meet by chance are fewer, and what they suggest is cheaper to look for, the less is looked at together.
-_WINDOW = 16 << 10
+_WINDOW = 4 << 10
 
 
 class Finder:

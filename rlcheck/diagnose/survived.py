@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rlcheck.diagnose.failures import Failure
+from rlcheck.diagnose.hits import Hit
 from rlcheck.diagnose.lines import Message
 
 STEP = re.compile(
@@ -17,19 +19,41 @@ STEP = re.compile(
 )
 """A line that a trainer prints after each step."""
 _DONE = re.compile(
-    r"\{'train_runtime': |^(?:\w+: )?Training (?:is )?(?:finished|complete|completed|done)\b|\bApplication startup complete"
-    r"|^Final validation metrics"
+    r"\{'train_runtime': |^Final validation metrics"
+    r"|^(?:\w+: )?Training (?:is )?(?:finished|complete|completed|done)\b"
 )
 _SAMPLE = re.compile(r"\[(?:prompt|response|output|completion)\] ")
 _SAMPLE_ENDS = re.compile(r"\[(?:score|ground_truth|gts|reward|data_source)\]")
 _MOST_SAMPLE = 400
 """Lines that a printed sample may have; without an end within so many it is taken for something else."""
 _RECORD = re.compile(
-    r"\s*\{.{0,400}\"(?:prompt|prompts|messages|input|question)\": ?.{1,4000}\"(?:response|responses|completion|output|answer)\": ?"
+    r"\s*\{.{0,400}\"(?:prompt|prompts|messages|input|question)\": ?.{1,4000}"
+    r"\"(?:response|responses|completion|output|answer)\": ?"
 )
 
 
-def last_progress(log: Sequence[Message]) -> int:
+class Course:
+    """Which failures the run has left behind it, and whether it has left all of them."""
+
+    def __init__(self, logs: Sequence[Sequence[Message]], found: Sequence[Failure], hits: Sequence[Hit]) -> None:
+        """See how far each log tells of progress, and what comes after that."""
+        self._until = [_last_progress(log) for log in logs]
+        self.went_on = all(self.survived(failure.message) for failure in found) and all(
+            self.survived(hit.message) or STEP.search(hit.message.text)
+            for hit in hits
+            if hit.signature.status == "fail"
+        )
+
+    def survived(self, message: Message) -> bool:
+        """Whether the run made progress after this line; the numbers of a step stay with it."""
+        return message.at < self._until[message.log] and not STEP.search(message.text)
+
+    def survived_all(self, hits: Sequence[Hit]) -> bool:
+        """Whether the run made progress after each of these hits."""
+        return all(self.survived(hit.message) for hit in hits)
+
+
+def _last_progress(log: Sequence[Message]) -> int:
     """The position of the last line which says that the run went on or came to its end; -1 if none does."""
     return next((m.at for m in reversed(log) if STEP.search(m.text) or _DONE.search(m.text)), -1)
 
