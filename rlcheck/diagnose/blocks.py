@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-BLOCK = 16 << 10
-"""Bytes looked at together: the search for what a block may hold costs less in small ones."""
+BLOCK = 32 << 10
+"""Bytes looked at together: many lines of one form, but little to keep when only its end matters."""
 OVERLAP = 256
 """Bytes that two parts of one line share: more than any literal is long."""
 

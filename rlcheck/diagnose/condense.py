@@ -36,8 +36,9 @@ _FIRST_LINES, _FIRST_BYTES = 48_000, 20 << 20
 _LAST_LINES, _LAST_BYTES = 2_000, 2 << 20
 _TAIL_BYTES = 2 << 20
 _SAMPLE = 1 << 20
-# A literal beyond so many keeps one last block instead of five: a hostile log must not make us hold it whole.
-_WITH_LAST_PLACES = 150
+# Texts of which the last places are kept, and those of which the last one is: a hostile log must not fill the memory.
+_WITH_LAST_PLACES = 40
+_WITH_LAST = 300
 # A line longer than this one keeps only its ends, unless something was found in it.
 _LONG_LINE = 3 * MAX_LINE
 # All logs together: what comes after so much is kept shorter.
@@ -106,6 +107,7 @@ class Condenser:
         self._tail_bytes = 0
         self._open: _Recent | None = None
         self._keep_until = HEAD
+        self.thrifty_from = 0
 
     @property
     def total_lines(self) -> int:
@@ -139,11 +141,12 @@ class Condenser:
     def _look_at(self, block: Block) -> None:
         if self._open is not None:
             self._open.after, self._open = block, None
-        # A marker may begin with the line break before its line.
-        text = b"\n" + strip_escapes(block.data)
+        found, text = self._finder.find(block.data)
+        if self._finder.thrifty and not self.thrifty_from:
+            self.thrifty_from = block.first
         spans: list[tuple[int, int]] = []
         hits: list[tuple[int, int]] = []
-        for sought in self._finder.find(text):
+        for sought in found:
             for line in self._places_of(sought, text, block):
                 spans.append((line - AROUND, line + AROUND))
                 hits.append((line, line))
@@ -165,12 +168,12 @@ class Condenser:
         place = self._places.get(sought)
         if place is None:
             place = self._places[sought] = _Place(_FIRST_PLACES if signatures else _FIRST_OF_MARKER)
-        start, line = 0, block.first - 1
+        start, line = 0, block.first
         while place.left > 0 and place.tries > 0 and self._tries > 0:
             found = text.find(sought, start)
             if found < 0:
                 return
-            line += text.count(b"\n", start, found + 1)
+            line += text.count(b"\n", start, found)
             if _matches(signatures, text, found):
                 if line > place.last + AROUND or block.part:
                     place.left -= 1
@@ -180,14 +183,14 @@ class Condenser:
                 place.tries -= 1
                 self._tries -= 1
             # The rest of its surroundings is kept anyway.
-            start, line = _skip_lines(text, found + 1, line, max(line, place.last + AROUND) + 1)
+            start, line = _skip_lines(text, found, line, max(line, place.last + AROUND) + 1)
         self._remember(place, block)
 
     def _remember(self, place: _Place, block: Block) -> None:
         """Another block with a text whose first places are all taken."""
         if place.recent is None:
-            many = sum(one.recent is not None for one in self._places.values()) >= _WITH_LAST_PLACES
-            place.recent = deque(maxlen=1 if many else _LAST_PLACES)
+            others = sum(one.recent is not None for one in self._places.values())
+            place.recent = deque(maxlen=_LAST_PLACES if others < _WITH_LAST_PLACES else 1 if others < _WITH_LAST else 0)
         if self._open is None:
             self._open = _Recent(self._tail[-1] if self._tail else None, block)
         if not place.recent or place.recent[-1] is not self._open:
@@ -223,14 +226,14 @@ def _skip_lines(text: bytes, start: int, line: int, until: int) -> tuple[int, in
 
 
 def _last_lines(sought: bytes, signatures: Sequence[Signature], block: Block, most: int) -> list[int]:
-    text = b"\n" + strip_escapes(block.data)
+    text = strip_escapes(block.data)
     found: list[int] = []
     end = len(text)
     while len(found) < most:
         end = text.rfind(sought, 0, end)
         if end < 0:
             break
-        line = block.first - 1 + text.count(b"\n", 0, end + 1)
+        line = block.first + text.count(b"\n", 0, end)
         if (not found or line < found[-1] - AROUND) and _matches(signatures, text, end):
             found.append(line)
     return found
@@ -302,6 +305,9 @@ class Growing:
     def state(self, name: str, problem: str = "") -> CondensedLog:
         """What the log says so far."""
         if self._condenser is not None:
+            if line := self._condenser.thrifty_from:
+                note = f"nearly every line is another text; from line {line} on, short messages count near errors only"
+                problem = f"{problem}; {note}" if problem else note
             return CondensedLog(
                 name=name,
                 lines=self._condenser.lines(),

@@ -148,6 +148,8 @@ class NodeEyes:
     def _own_stacks(self, pid: int, file: Path) -> str:
         """Have the process dump its stacks; its handler is written in C, and answers while Python code hangs."""
         begin = file.stat().st_size if file.exists() else 0
+        if not _handles(pid, STACK_SIGNAL):
+            return _stacks_from_outside(pid)  # it is on its way out: the signal would be its end
         try:
             os.kill(pid, STACK_SIGNAL)
         except ProcessLookupError:
@@ -162,6 +164,16 @@ class NodeEyes:
             if dumped and dumped == before:
                 return dumped.strip()
         return dumped.strip() or _stacks_from_outside(pid)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal; one that is gone has none."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _stacks_from_outside(pid: int) -> str:
