@@ -18,13 +18,13 @@ _WRAPPERS = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|NodeDiedError|OwnerDiedError"
     r"|ChildFailedError|EngineDeadError|EngineCore|DistBackendError|DistStoreError|DistNetworkError|SignalException"
     r"|ProcessRaisedException|ProcessExitedException|BrokenPipeError|ConnectionResetError|CalledProcessError|SystemExit"
-    r"|KeyboardInterrupt|EOFError"
+    r"|KeyboardInterrupt|EOFError|(?:Base)?ExceptionGroup"
 )
 
 
 def is_wrapper(failure: Failure) -> bool:
     """Whether the exception only reports that another process has failed."""
-    return _WRAPPERS.match(failure.message.text.split(":", 1)[0].rsplit(".", 1)[-1]) is not None
+    return _WRAPPERS.match(failure.message.text.lstrip(" |").split(":", 1)[0].rsplit(".", 1)[-1]) is not None
 
 
 def is_echo(playbook_id: str, problems: Problems, found: Sequence[Failure]) -> bool:

@@ -21,12 +21,13 @@ _FRAME = re.compile(r'\s*File "[^"\n]{1,400}", line \d+|\s+\^+|\s+~*\^+~*')
 _STARTS = "Traceback (most recent call last)"
 _CHAINS = ("The above exception was the direct cause", "During handling of the above exception")
 # The frames of one of several exceptions that failed together stand behind a bar.
-_GROUP = re.compile(r"\s+\| ?(?=\S)")
+_GROUP = re.compile(r"\s{1,40}\| ?(?=\S)")
 _IGNORED = "Exception ignored in"
 _MARKERS = re.compile(
     r"panicked at|^panic: |^FATAL\b|\bFATAL\b[ :]|^fatal( error)?: (?!not a git)|\bSegmentation fault|\bAborted\b"
     r"|core dumped|terminate called|Fatal Python error|^Killed\b|Exception in thread|\bBus error\b|^Error: "
-    r"|command not found$|^\S{0,200}: line \d+: .{0,200}(?:Killed|Terminated|Aborted|No such file)|^make: \*\*\*|level=(?:error|fatal)\b"
+    r"|command not found$|^\S{0,200}: line \d+: .{0,200}(?:Killed|Terminated|Aborted|No such file)|^make: \*\*\*"
+    r"|level=(?:error|fatal)\b"
     r"|\"level\": ?\"(?:error|fatal)\"|[Ee]xit(?:ed)?(?: with)?(?: exit)?[ _]?(?:code|status)[:=]? ?(?!0\b)-?\d+"
     r"|Unhandled exception|^(?:[\w./-]+: )?(?:error|ERROR): |^ERROR |(?<![\w/])FAILED\b(?!\W{0,3}0\b)|^\{\"error\": "
     r"|^stack backtrace:|(?:^|^\+ |: )exit [1-9]\d{0,2}$|PHP Fatal error:|^\S{1,200}\.rb:\d+:in .{1,200} \(\w+Error\)$"
@@ -56,7 +57,8 @@ def failures(messages: Sequence[Message]) -> Iterator[Failure]:
     frame: Message | None = None
     chained = ignored = False
     for message in messages:
-        text = _GROUP.sub("", message.text, count=1)
+        bar = _GROUP.match(message.text)
+        text = message.text[bar.end() :] if bar else message.text
         if text.startswith(_CHAINS):
             chained, frame = True, None
         elif text.startswith(_IGNORED):

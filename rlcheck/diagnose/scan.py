@@ -40,6 +40,7 @@ MARKERS = (
     "Bus error",
     "Aborted",
     "core dumped",
+    "Aborted (core dumped)",
     "Killed",
     "oom-kill",
     "exit code",
@@ -71,8 +72,8 @@ _DIGITS = b"0123456789"
 # A log of which more than this share is unlike all before, after so many bytes: prompts and answers, mostly. What
 # costs most is left out then: texts that are short, or common in it. These markers keep their surroundings still.
 _NEW_SHARE = 0.5
-_THRIFTY_AFTER = 24 << 20
-_ALWAYS = (b"Error: ", b"ERROR", b"FATAL", b"Killed", b"NCCL WARN", b"core dumped", b"exit code", b"panicked at")
+_THRIFTY_AFTER = 16 << 20
+_ALWAYS = (b"Error: ", b"ERROR", b"FATAL", b"Killed", b"panicked at")
 
 
 class Finder:
@@ -88,7 +89,7 @@ class Finder:
         short = [text for text in encoded if len(text) < 7]
         on_two = [text for text in short if len(text) >= 5] if len(short) > _FEW else []
         self._few = tuple(text for text in short if text not in on_two)
-        long = _Grid("Q", 8, [text for text in encoded if len(text) >= 15], sample)
+        self._long = long = _Grid("Q", 8, [text for text in encoded if len(text) >= 15], sample)
         long.drop(often := {text for text, chance in long.chances.items() if chance > _OFTEN})
         middle = [text for text in encoded if 7 <= len(text) < 15 or text in often]
         # Every second byte begins a gram on one of the last two grids.
@@ -122,7 +123,8 @@ class Finder:
     def _be_thrifty(self) -> None:
         self.thrifty = True
         self._few = tuple(text for text in _ALWAYS if text in self._originals)
-        self._grids = self._grids[:1]
+        self._long.drop({text for text, chance in self._long.chances.items() if chance > _OFTEN / 10})
+        self._grids = (self._long,)
 
 
 def _shapes(data: bytes) -> bytes:

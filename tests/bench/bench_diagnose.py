@@ -3,7 +3,8 @@
     python tests/bench/bench_diagnose.py [--mib N] [--only NAME ...] [--directory DIR]
 
 The logs are made in DIR (a temporary directory) and removed again. The bars: 20 s and 200 MiB of memory for a
-gibibyte (of the packed one memory only; `prose` is harder than any real log), 0.4 s for a traceback of a hundred lines, start of the process included.
+gibibyte, of the packed one memory only, and 0.4 s for a traceback of a hundred lines, start of the process included.
+No log is as hard to read as `prose`: it is made of the words of error messages.
 """
 
 from __future__ import annotations

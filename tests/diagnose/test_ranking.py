@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.diagnose.reading import ranked, small_index
+from tests.diagnose.reading import diagnosed, ranked, small_index
 
 TRACE = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
 INDEX = small_index(
@@ -104,6 +104,62 @@ def test_the_first_of_a_chain_of_exceptions_is_the_unknown_one() -> None:
     assert answer.unknown.evidence[0].line == 2
 
 
+STEP = "(TaskRunner pid=1) step:7 - actor/kl_loss:0.001 - critic/score/mean:0.4\n"
+
+
+def test_a_warning_does_not_explain_an_exception() -> None:
+    text = "the driver is too old\n" + "x\n" * 20 + TRACE + "KeyError: 'mine'"
+    _, answer = ranked(INDEX, text)
+    assert answer.unknown is not None
+    assert answer.unknown.evidence[0].text[-1] == "KeyError: 'mine'"
+    assert answer.remarks == ("driver",)
+
+
+def test_what_a_run_has_survived_is_no_failure_of_it() -> None:
+    survived = STEP + TRACE + "KeyError: 'once'\n" + STEP
+    assert ranked(INDEX, survived)[1].unknown is None
+    _, answer = ranked(INDEX, survived + TRACE + "KeyError: 'last'")
+    assert answer.unknown is not None
+    assert answer.unknown.evidence[0].text[-1] == "KeyError: 'last'"
+
+
+def test_a_known_failure_that_was_survived_does_not_explain_the_last_one() -> None:
+    text = "No space left on device\n" + STEP + TRACE + "KeyError: 'last'"
+    _, answer = ranked(INDEX, text)
+    assert answer.unknown is not None
+    assert answer.unknown.evidence[0].text[-1] == "KeyError: 'last'"
+    answer = diagnosed("Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n" + STEP)
+    assert [(found.id, found.status) for found in answer.diagnoses] == [("disk-full", "warn")]
+    assert not answer.failed
+
+
+def test_the_numbers_of_a_step_are_not_survived_with_the_next() -> None:
+    step = "step:{} - actor/ppo_kl:{} - critic/score/mean:0.4\n"
+    answer = diagnosed(step.format(1, 5000.0) + step.format(2, 0.001))
+    assert answer.failed
+
+
+def test_other_ranks_have_not_survived_what_ended_one() -> None:
+    _, answer = ranked(INDEX, STEP + STEP, TRACE + "KeyError: 'mine'")
+    assert answer.unknown is not None
+
+
+def test_samples_of_a_model_are_quotations() -> None:
+    sample = f"[prompt] what is this?\n[response] No space left on device\n{TRACE}KeyError: 'x'\n"
+    answer = diagnosed(sample + "[score] 0.0\nbye")
+    assert (answer.diagnoses, answer.unknown) == ((), None)
+    assert diagnosed(sample).failed  # where it ends is not said: it may be the run's own
+    record = '{"step": 1, "prompt": "why?", "response": "torch.OutOfMemoryError: CUDA out of memory", "score": 0}'
+    assert diagnosed(record).diagnoses == ()
+
+
+def test_several_exceptions_together_are_shown_by_the_first_of_them() -> None:
+    text = "  | ExceptionGroup: two\n  +-+---- 1 ----\n    | Traceback (most recent call last):\n    | KeyError: 'x'"
+    _, answer = ranked(INDEX, text)
+    assert answer.unknown is not None
+    assert answer.unknown.evidence[0].text == ("    | KeyError: 'x'",)
+
+
 def test_failures_that_are_no_exceptions_are_unknown_too() -> None:
     for line in (
         "thread 'main' panicked at src/a.rs:3:1:",
@@ -118,6 +174,16 @@ def test_failures_that_are_no_exceptions_are_unknown_too() -> None:
         "unit tests of candidate 9: FAILED (2 of 14)",
         "judge.client.Refused: answer 77",
         '{"error": {"kind": "conflict"}}',
+        "re.error: unterminated character set at position 3",
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:",
+        "grade.rb:41:in `fetch': key not found: :rubric (KeyError)",
+        "PHP Fatal error:  Uncaught Exception: no rubric in /srv/grade.php:41",
+        "lua: grade.lua:41: attempt to index a nil value",
+        "run.sh: line 41: syntax error near unexpected token `done'",
+        "python3: can't open file '/srv/trian.py': [Errno 2] No such file or directory",
+        "F1121 00:20:11.101101       1 main.go:41] arena lost",
+        "2026-11-21T00:20:11.101Z\tERROR\tarena/main.go:41\tarena lost",
     ):
         _, answer = ranked(INDEX, f"all is well\n{line}\nbye")
         assert answer.unknown is not None, line
@@ -137,6 +203,10 @@ def test_a_log_without_failure_is_healthy() -> None:
         "INFO 01-02 03:04:05 [core.py:3] log level ERROR= off",
         "  File handles: 12",
         "StopIteration handling enabled",
+        "error rate: 0.12",
+        "Log level set to ERROR",
+        "fatal: not a git repository (or any of the parent directories): .git",
+        f"Exception ignored in: <function Pool.__del__ at 0x7f>\n{TRACE}OSError: [Errno 9] Bad file descriptor",
     ):
         ids, answer = ranked(INDEX, line)
         assert (ids, answer.unknown) == ([], None), line

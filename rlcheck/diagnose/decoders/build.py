@@ -10,6 +10,7 @@ from rlcheck.diagnose.decode import Decoder
 PACKAGES = {
     "PIL": "pillow",
     "amp_C": "apex (built with --cuda_ext)",
+    "apex": "apex (NVIDIA's, from its repository)",
     "attr": "attrs",
     "bs4": "beautifulsoup4",
     "cuda": "cuda-python",
@@ -45,6 +46,17 @@ PACKAGES = {
     "zmq": "pyzmq",
 }
 """Import names whose distribution is called otherwise, or needs more than its name to be installed."""
+
+_SOURCES = {
+    "amp_C": "git+https://github.com/NVIDIA/apex",
+    "apex": "git+https://github.com/NVIDIA/apex",
+    "deep_ep": "git+https://github.com/deepseek-ai/DeepEP",
+    "deep_gemm": "git+https://github.com/deepseek-ai/DeepGEMM",
+    "flash_attn_3": "git+https://github.com/Dao-AILab/flash-attention#subdirectory=hopper",
+    "flash_attn_interface": "git+https://github.com/Dao-AILab/flash-attention#subdirectory=hopper",
+    "fused_layer_norm_cuda": "git+https://github.com/NVIDIA/apex",
+}
+"""Import names that are built from a repository: on the index nothing, or something else, has their name."""
 
 _EXTENSIONS = (
     ("flash_attn", "flash-attn"),
@@ -207,7 +219,8 @@ def module_in_words(groups: Mapping[str, str]) -> dict[str, str]:
     """The distribution that an import name belongs to."""
     top = groups["module"].split(".", 1)[0]
     package = PACKAGES.get(top, top.replace("_", "-"))
-    return {"package": package, "requirement": package, "top_module": top}
+    plain = re.split(r" \(| --", package)[0].strip("'")
+    return {"package": package, "requirement": _SOURCES.get(top, plain), "top_module": top}
 
 
 def generation_in_words(groups: Mapping[str, str]) -> dict[str, str]:

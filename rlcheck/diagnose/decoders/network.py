@@ -193,7 +193,8 @@ def _completion(groups: Mapping[str, str]) -> dict[str, str]:
 def _xid(groups: Mapping[str, str]) -> dict[str, str]:
     """`xid`: the driver's error number; NVIDIA's catalogue of Xid errors gives what to do."""
     known = _XID.get(_number(groups["xid"]) or 0)
-    return {"xid_meaning": known[0], "xid_action": known[1]} if known else {}
+    named = {"code": groups["xid"]}  # what the check of the kernel log calls it
+    return {**named, "xid_meaning": known[0], "xid_action": known[1]} if known else named
 
 
 DECODERS: dict[str, Decoder] = {

@@ -13,14 +13,19 @@ _PORTS = {
 
 
 def versions_in_words(groups: Mapping[str, str]) -> dict[str, str]:
-    """Which of the two versions differ: of the cluster and of the process that joins it."""
+    """Which of the two versions differ: of the cluster and of the process that joins it; what to install if Ray's."""
     pairs = (("Ray", "cluster_ray", "own_ray"), ("Python", "cluster_python", "own_python"))
     differ = [
         f"{name} {groups[theirs]} in the cluster, {groups[own]} here"
         for name, theirs, own in pairs
         if theirs in groups and own in groups and groups[theirs] != groups[own]
     ]
-    return {"versions_apart": "; ".join(differ)} if differ else {}
+    if not differ:
+        return {}
+    only_ray = len(differ) == 1 and differ[0].startswith("Ray ")
+    return {"versions_apart": "; ".join(differ)} | (
+        {"package": "ray", "version": groups["cluster_ray"]} if only_ray else {}
+    )
 
 
 def gcs_address_in_words(groups: Mapping[str, str]) -> dict[str, str]:
