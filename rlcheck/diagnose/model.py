@@ -96,7 +96,8 @@ class Unknown(Struct, frozen=True, omit_defaults=False):
 class Answer(Struct, frozen=True, omit_defaults=False):
     """What the logs say: the diagnoses, best first, or the first failure that nobody knows, or neither (healthy).
 
-    `remarks` are lines that look like trouble and are none. `notes` concern the reading itself.
+    `remarks` are lines that look like trouble and are none, and beside an unknown failure what was warned of. `notes`
+    concern the reading itself.
     """
 
     diagnoses: tuple[Diagnosis, ...] = ()

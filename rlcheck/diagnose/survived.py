@@ -37,25 +37,21 @@ class Course:
 
     def __init__(self, logs: Sequence[Sequence[Message]], found: Sequence[Failure], hits: Sequence[Hit]) -> None:
         """See how far each log tells of progress, and what comes after that."""
-        self._until = [_last_progress(log) for log in logs]
+        self._steps = [[m.at for m in log if STEP.search(m.text) or _DONE.search(m.text)] for log in logs]
         self.went_on = all(self.survived(failure.message) for failure in found) and all(
             self.survived(hit.message) or STEP.search(hit.message.text)
             for hit in hits
             if hit.signature.status == "fail"
         )
 
-    def survived(self, message: Message) -> bool:
-        """Whether the run made progress after this line; the numbers of a step stay with it."""
-        return message.at < self._until[message.log] and not STEP.search(message.text)
+    def survived(self, message: Message, steps: int = 1) -> bool:
+        """Whether the run made so many steps after this line; the numbers of a step stay with it."""
+        later = self._steps[message.log][-steps:]
+        return len(later) == steps and message.at < later[0] and not STEP.search(message.text)
 
-    def survived_all(self, hits: Sequence[Hit]) -> bool:
-        """Whether the run made progress after each of these hits."""
-        return all(self.survived(hit.message) for hit in hits)
-
-
-def _last_progress(log: Sequence[Message]) -> int:
-    """The position of the last line which says that the run went on or came to its end; -1 if none does."""
-    return next((m.at for m in reversed(log) if STEP.search(m.text) or _DONE.search(m.text)), -1)
+    def survived_all(self, hits: Sequence[Hit], steps: int = 1) -> bool:
+        """Whether the run made so many steps after each of these hits."""
+        return all(self.survived(hit.message, steps) for hit in hits)
 
 
 def own_words(log: Sequence[Message]) -> list[Message]:

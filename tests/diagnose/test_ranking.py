@@ -124,11 +124,13 @@ def test_what_a_run_has_survived_is_no_failure_of_it() -> None:
 
 
 def test_a_known_failure_that_was_survived_does_not_explain_the_last_one() -> None:
-    text = "No space left on device\n" + STEP + TRACE + "KeyError: 'last'"
-    _, answer = ranked(INDEX, text)
+    failed = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    last = TRACE + "KeyError: 'last'"
+    assert [found.id for found in diagnosed(failed + STEP + last).diagnoses] == ["disk-full"]
+    answer = diagnosed(failed + STEP + STEP + last)
     assert answer.unknown is not None
     assert answer.unknown.evidence[0].text[-1] == "KeyError: 'last'"
-    answer = diagnosed("Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n" + STEP)
+    answer = diagnosed(failed + STEP)
     assert [(found.id, found.status) for found in answer.diagnoses] == [("disk-full", "warn")]
     assert not answer.failed
 
