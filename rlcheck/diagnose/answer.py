@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +17,10 @@ from rlcheck.diagnose.ranking import Ranked, rank
 from rlcheck.diagnose.signatures import Index
 from rlcheck.diagnose.survived import Course, own_words
 from rlcheck.playbook import Library, PlaybookError, fill
+from rlcheck.report.model import Fix
 
+_PLACE = re.compile(r"<[a-z_]+>")
+"""A parameter that is not known."""
 _MOST_QUOTES = 3
 _MOST_LINES = 6
 _CONFIDENCE: dict[int, Confidence] = {3: "high", 2: "medium", 1: "low"}
@@ -142,7 +146,7 @@ def _diagnosis(
         cause=filled(book.cause, params),
         confidence="low" if one.echo else _CONFIDENCE[one.best.signature.specificity],
         verify=book.verify,
-        fixes=tuple(fill(recipe, params) for recipe in book.fixes),
+        fixes=_usable(tuple(fill(recipe, params) for recipe in book.fixes)),
         sources=book.sources,
         evidence=_evidence(one, logs, messages),
         incident=one.incident,
@@ -151,6 +155,12 @@ def _diagnosis(
         seen=_seen(one),
         basis=book.basis,
     )
+
+
+def _usable(fixes: tuple[Fix, ...]) -> tuple[Fix, ...]:
+    """Without those that say nothing, as what they are about is not in the log: all of the command, or of the title."""
+    said = tuple(fix for fix in fixes if not _PLACE.search(fix.title) and not _PLACE.fullmatch(fix.command))
+    return said or fixes
 
 
 def _groups(one: Ranked) -> dict[str, str]:

@@ -15,6 +15,9 @@ AROUND = 60
 """Lines before and after a hit in which `near` and `unless` are looked for."""
 _MOST_HITS = 200
 """Of one literal: a log that repeats a line ten thousand times says no more than one that does so often."""
+_MOST_TRIES = 5000
+_LARGE = 1 << 18
+"""Characters from which on the lines with a literal are picked out first."""
 _BOUND = re.compile(r"(>=|<=|>|<|==|!=) *(-?[\d.]+)")
 _OPERATORS = {
     ">": operator.gt,
@@ -44,19 +47,34 @@ class Hit(Struct, frozen=True):
 
 def hits(messages: Sequence[Message], index: Index) -> list[Hit]:
     """All hits in one log, in the order of its lines."""
-    everything = "\n".join(message.whole for message in messages)
+    candidates = _candidates(messages, index)
+    everything = "\n".join(message.whole for message in candidates)
     found: list[Hit] = []
     for literal, users in index.by_literal.items():
-        if literal not in everything:
-            continue
-        tried = 0
-        for message in messages:
-            if literal in message.whole:
-                found += _hits_at(message, messages, users)
-                tried += 1
-                if tried >= _MOST_HITS:
-                    break
+        if literal in everything:
+            found += _hits_of(literal, users, candidates, messages)
     return sorted(found, key=lambda hit: (hit.message.at, -hit.signature.specificity, hit.id))
+
+
+def _candidates(messages: Sequence[Message], index: Index) -> Sequence[Message]:
+    """The lines that hold any literal; all of them, where looking would take longer than it saves."""
+    if sum(len(message.whole) for message in messages) < _LARGE:
+        return messages
+    return [message for message in messages if index.any_literal.search(message.whole)]
+
+
+def _hits_of(
+    literal: str, users: Sequence[tuple[Known, int]], candidates: Sequence[Message], messages: Sequence[Message]
+) -> list[Hit]:
+    found: list[Hit] = []
+    tried = 0
+    for message in candidates:
+        if literal in message.whole:
+            found += _hits_at(message, messages, users)
+            tried += 1
+            if len(found) >= _MOST_HITS or tried >= _MOST_TRIES:
+                break
+    return found
 
 
 def _hits_at(message: Message, messages: Sequence[Message], users: Sequence[tuple[Known, int]]) -> Iterator[Hit]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from rlcheck.diagnose.literals import any_of
 from rlcheck.facts.base import Struct
 from rlcheck.playbook import Library, PlaybookError, Relations, Signature
 
@@ -36,6 +37,11 @@ class Index(Struct, frozen=True, dict=True):
             for number, signature in enumerate(known.signatures):
                 found.setdefault(signature.literal, []).append((known, number))
         return {literal: tuple(users) for literal, users in found.items()}
+
+    @cached_property
+    def any_literal(self) -> re.Pattern[str]:
+        """Found in every line that holds a literal."""
+        return any_of(self.by_literal)
 
 
 @cache

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlcheck.diagnose.lines import Message, read_line
+from rlcheck.diagnose.literals import any_of
 from rlcheck.diagnose.model import LogLine
 
 TEXT = "ValueError: no"
@@ -56,3 +57,8 @@ def test_nccl_tells_node_and_process_in_its_message() -> None:
 def test_any_text_is_a_line(text: str) -> None:
     message = read(text)
     assert text.endswith(message.text)
+
+
+@given(st.lists(st.text("ab.(", min_size=1, max_size=6), min_size=1, max_size=8), st.text("ab.(c\n", max_size=60))
+def test_one_pattern_finds_what_any_literal_finds(literals: list[str], text: str) -> None:
+    assert (any_of(literals).search(text) is not None) == any(literal in text for literal in literals)
