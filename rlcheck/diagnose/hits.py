@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rlcheck.diagnose.lines import Message
-from rlcheck.diagnose.signatures import Index, Known, pattern_of
+from rlcheck.diagnose.signatures import LONG_LITERAL, Index, Known, pattern_of
 from rlcheck.facts.base import Struct
 from rlcheck.playbook import Signature
 
@@ -16,8 +16,10 @@ AROUND = 60
 _MOST_HITS = 200
 """Of one literal: a log that repeats a line ten thousand times says no more than one that does so often."""
 _MOST_TRIES = 5000
+_BROKEN = 250
+"""Characters after a literal, to the end of its line, within which a pattern may be cut in two."""
 _LARGE = 1 << 18
-"""Characters from which on the lines with a literal are picked out first."""
+"""Characters from which on the lines with a long literal are picked out first: looking for each would take seconds."""
 _BOUND = re.compile(r"(>=|<=|>|<|==|!=) *(-?[\d.]+)")
 _OPERATORS = {
     ">": operator.gt,
@@ -47,20 +49,18 @@ class Hit(Struct, frozen=True):
 
 def hits(messages: Sequence[Message], index: Index) -> list[Hit]:
     """All hits in one log, in the order of its lines."""
-    candidates = _candidates(messages, index)
-    everything = "\n".join(message.whole for message in candidates)
+    everything = "\n".join(message.whole for message in messages)
+    lines: dict[bool, Sequence[Message]] = {False: messages, True: messages}
+    texts = {False: everything, True: everything}
+    if len(everything) > _LARGE:
+        lines[True] = [message for message in messages if index.long_literal.search(message.whole)]
+        texts[True] = "\n".join(message.whole for message in lines[True])
     found: list[Hit] = []
     for literal, users in index.by_literal.items():
-        if literal in everything:
-            found += _hits_of(literal, users, candidates, messages)
+        is_long = len(literal) >= LONG_LITERAL
+        if literal in texts[is_long]:
+            found += _hits_of(literal, users, lines[is_long], messages)
     return sorted(found, key=lambda hit: (hit.message.at, -hit.signature.specificity, hit.id))
-
-
-def _candidates(messages: Sequence[Message], index: Index) -> Sequence[Message]:
-    """The lines that hold any literal; all of them, where looking would take longer than it saves."""
-    if sum(len(message.whole) for message in messages) < _LARGE:
-        return messages
-    return [message for message in messages if index.any_literal.search(message.whole)]
 
 
 def _hits_of(
@@ -96,12 +96,19 @@ def _match(signature: Signature, message: Message, messages: Sequence[Message]) 
     if signature.lines > 1:
         following = messages[message.at : message.at + signature.lines]
         return pattern.search("\n".join(line.text for line in following)), len(following)
-    match = pattern.search(message.text) or pattern.search(message.whole)
-    if match is None and message.at + 1 < len(messages):
+    match = pattern.search(message.text)
+    if match is None and message.whole != message.text:
+        match = pattern.search(message.whole)
+    if match is None and message.at + 1 < len(messages) and _may_be_broken(message.whole, signature.literal):
         after = messages[message.at + 1].text
         match = pattern.search(f"{message.text} {after}") or pattern.search(message.text + after)
         return match, 2
     return match, 1
+
+
+def _may_be_broken(line: str, literal: str) -> bool:
+    """Whether what follows the literal may stand in the next line."""
+    return len(line) - line.rfind(literal) < _BROKEN
 
 
 def _bounds_hold(signature: Signature, match: re.Match[str]) -> bool:

@@ -14,7 +14,7 @@ from rlcheck.diagnose.echoes import is_echo
 from rlcheck.diagnose.failures import Failure
 from rlcheck.diagnose.hits import Hit
 from rlcheck.diagnose.lines import Message
-from rlcheck.diagnose.survived import STEP
+from rlcheck.diagnose.survived import is_step
 from rlcheck.facts.base import Struct
 
 CLOSE = 12
@@ -93,7 +93,7 @@ def _events(ordered: Sequence[Hit]) -> dict[tuple[int, int], int]:
 
 def _by_incident(ordered: Sequence[Hit], logs: Sequence[Sequence[Message]]) -> dict[int, list[Hit]]:
     """The hits by how many steps the run had made: a run that makes another step has survived what came before."""
-    steps = [[message.at for message in log if STEP.search(message.text)] for log in logs]
+    steps = [[message.at for message in log if is_step(message)] for log in logs]
     incidents: dict[int, list[Hit]] = {}
     for hit in ordered:
         incident = sum(step < hit.message.at for step in steps[hit.message.log])

@@ -13,6 +13,8 @@ from rlcheck.diagnose.literals import any_of
 from rlcheck.facts.base import Struct
 from rlcheck.playbook import Library, PlaybookError, Relations, Signature
 
+LONG_LITERAL = 10
+"""From so many characters on a literal is rare in prose."""
 INDEX = Path(__file__).resolve().parents[1] / "data" / "signatures.json"
 
 
@@ -39,9 +41,9 @@ class Index(Struct, frozen=True, dict=True):
         return {literal: tuple(users) for literal, users in found.items()}
 
     @cached_property
-    def any_literal(self) -> re.Pattern[str]:
-        """Found in every line that holds a literal."""
-        return any_of(self.by_literal)
+    def long_literal(self) -> re.Pattern[str]:
+        """Found in every line that holds a literal of `LONG_LITERAL` characters or more."""
+        return any_of(literal for literal in self.by_literal if len(literal) >= LONG_LITERAL)
 
 
 @cache

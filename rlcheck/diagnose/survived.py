@@ -13,11 +13,12 @@ from rlcheck.diagnose.failures import Failure
 from rlcheck.diagnose.hits import Hit
 from rlcheck.diagnose.lines import Message
 
-STEP = re.compile(
+_STEP = re.compile(
     r"\bstep[:=] ?\d+ +- |\{'(?:loss|eval_loss)': |^step \d+\b.{0,40}\breward|\bGlobal step \d+: \{"
     r"|\btrainer:train:\d+ - \{'policy_loss'"
 )
-"""A line that a trainer prints after each step."""
+_STEP_HINTS = ("step", "{'", "trainer:train:")
+"""One of these is in whatever `_STEP` finds."""
 _DONE = re.compile(
     r"\{'train_runtime': |^Final validation metrics"
     r"|^(?:\w+: )?Training (?:is )?(?:finished|complete|completed|done)\b"
@@ -32,22 +33,25 @@ _RECORD = re.compile(
 )
 
 
+def is_step(message: Message) -> bool:
+    """Whether this is a line that a trainer prints after each step."""
+    return any(hint in message.text for hint in _STEP_HINTS) and _STEP.search(message.text) is not None
+
+
 class Course:
     """Which failures the run has left behind it, and whether it has left all of them."""
 
     def __init__(self, logs: Sequence[Sequence[Message]], found: Sequence[Failure], hits: Sequence[Hit]) -> None:
         """See how far each log tells of progress, and what comes after that."""
-        self._steps = [[m.at for m in log if STEP.search(m.text) or _DONE.search(m.text)] for log in logs]
+        self._steps = [[m.at for m in log if is_step(m) or _DONE.search(m.text)] for log in logs]
         self.went_on = all(self.survived(failure.message) for failure in found) and all(
-            self.survived(hit.message) or STEP.search(hit.message.text)
-            for hit in hits
-            if hit.signature.status == "fail"
+            self.survived(hit.message) or is_step(hit.message) for hit in hits if hit.signature.status == "fail"
         )
 
     def survived(self, message: Message, steps: int = 1) -> bool:
         """Whether the run made so many steps after this line; the numbers of a step stay with it."""
         later = self._steps[message.log][-steps:]
-        return len(later) == steps and message.at < later[0] and not STEP.search(message.text)
+        return len(later) == steps and message.at < later[0] and not is_step(message)
 
     def survived_all(self, hits: Sequence[Hit], steps: int = 1) -> bool:
         """Whether the run made so many steps after each of these hits."""
