@@ -145,13 +145,17 @@ def _lines(answer: Answer, message: str, logs: Path, found: Sequence[CondensedLo
         last = LogLine(number=quote.line, text=quote.text[-1] if quote.text else "")
         text = clean(read_line(last, 0, 0).text.strip()[:MAX_LINE])
         if text and text not in message:
-            text = redact_bytes(text.encode(), os.environ).decode()
-            yield f"Likely cause: {text} ({quote.file}:{_number(quote, found)})"
+            yield f"Likely cause: {_redacted(text)} ({quote.file}:{_number(quote, found)})"
     if root is not None:
         mend = "; or: ".join(fix.title for fix in root.fixes[:2])
-        yield f"Known problem: {' '.join(root.cause.split())}{mend and f' Mend: {mend}'} (rlcheck explain {root.id})"
+        known = f"{' '.join(root.cause.split())}{mend and f' Mend: {mend}'}"
+        yield f"Known problem: {_redacted(clean(known))} (rlcheck explain {root.id})"
     if found and evidence:
         yield f"All that the logs tell: rlcheck diagnose {shlex.quote(str(logs))}"
+
+
+def _redacted(text: str) -> str:
+    return redact_bytes(text.encode(), os.environ).decode()
 
 
 def _number(quote: Quote, found: Sequence[CondensedLog]) -> int:

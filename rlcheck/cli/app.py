@@ -180,7 +180,7 @@ def diagnose(
     ignore: opt.WaiveOption = None,
     select: opt.WantedOption = None,
     timeout: opt.SilenceOption = None,
-    verbose: opt.VerboseOption = False,
+    verbose: opt.FullOption = False,
     ascii_only: opt.AsciiOption = False,
 ) -> None:
     """Read logs or a traceback: what failed first, how sure that is, how to verify it, and the fix to type."""

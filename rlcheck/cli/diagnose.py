@@ -168,6 +168,8 @@ def show(report: DiagnosisReport, request: DiagnoseRequest) -> None:
 
 
 def _refuse_nonsense(request: DiagnoseRequest) -> None:
+    if request.framework != "auto" and not request.config:
+        raise UserError("--framework says what --config is of; give --config, too")
     if request.facts is not None and request.here:
         raise UserError("--facts and --here: give one of them, for the machine that the log is from")
     inputs = [*request.words, str(request.facts or ""), request.config]

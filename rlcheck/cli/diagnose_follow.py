@@ -10,7 +10,8 @@ from typing import TextIO
 import msgspec
 
 from rlcheck.cli.diagnose import Consultation
-from rlcheck.diagnose.follow import follow
+from rlcheck.diagnose.follow import APPEAR, follow
+from rlcheck.diagnose.model import CondensedLog
 from rlcheck.errors import UserError
 from rlcheck.redact import redact
 from rlcheck.report.diagnosis import DiagnosisReport
@@ -28,10 +29,11 @@ def run_follow(consultation: Consultation) -> int:
     if others:
         raise UserError("--follow reads one log; start it once for each")
     timeout_s = consultation.request.timeout_s
+    appear = APPEAR if timeout_s is None else min(APPEAR, timeout_s)
     told: set[str] = set()
-    report = consultation.report(())
+    report = consultation.report((CondensedLog(name, ()),))
     try:
-        for log in follow(name, consultation.index, timeout=timeout_s, waiting=_say):
+        for log in follow(name, consultation.index, timeout=timeout_s, appear=appear, waiting=_say):
             report = consultation.report((log,))
             news = _news(report, told)
             if news.diagnoses or news.unknown is not None:

@@ -74,6 +74,7 @@ FixOption = Annotated[bool, typer.Option("--fix", help="Apply the safe fixes, af
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="With --fix: show what would be done, and stop.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, with its evidence.")]
+FullOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show every diagnosis, quote and source in full.")]
 AsciiOption = Annotated[bool, typer.Option("--ascii", "--ascii-only", help="Use ASCII characters only.")]
 HeadOption = Annotated[
     str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -23,6 +23,8 @@ _PLACE = re.compile(r"<[a-z_]+>")
 """A parameter that is not known."""
 _MOST_QUOTES = 3
 _MOST_LINES = 6
+_LONGEST_VALUE = 40
+_MOST_WORDS = 5
 _CONFIDENCE: dict[int, Confidence] = {3: "high", 2: "medium", 1: "low"}
 
 
@@ -138,12 +140,13 @@ def _diagnosis(
         book = library.get(one.best.id)
     except PlaybookError:
         return None  # the index is newer than the playbooks: the others must still be shown
-    params = {"python": "python3", **decoded(_groups(one))}
+    groups = _groups(one)
+    params = {"python": "python3", **decoded(groups)}
     return Diagnosis(
         id=book.id,
         title=book.title,
         status=one.best.signature.status,
-        cause=filled(book.cause, params),
+        cause=filled(book.cause, {name: value for name, value in params.items() if not _is_quotation(value, groups)}),
         confidence="low" if one.echo else _CONFIDENCE[one.best.signature.specificity],
         verify=book.verify,
         fixes=_usable(tuple(fill(recipe, params) for recipe in book.fixes)),
@@ -155,6 +158,11 @@ def _diagnosis(
         seen=_seen(one),
         basis=book.basis,
     )
+
+
+def _is_quotation(value: str, groups: Mapping[str, str]) -> bool:
+    """Whether VALUE is a sentence of the log: that is quoted as evidence only."""
+    return len(value) > _LONGEST_VALUE and value.count(" ") >= _MOST_WORDS and value in groups.values()
 
 
 def _usable(fixes: tuple[Fix, ...]) -> tuple[Fix, ...]:

@@ -31,12 +31,14 @@ _MARKERS = re.compile(
     r"|\"level\": ?\"(?:error|fatal)\"|[Ee]xit(?:ed)?(?: with)?(?: exit)?[ _]?(?:code|status)[:=]? ?(?!0\b)-?\d+"
     r"|Unhandled exception|^(?:[\w./-]+: )?(?:error|ERROR): |^ERROR |(?<![\w/])FAILED\b(?!\W{0,3}0\b)|^\{\"error\": "
     r"|^stack backtrace:|(?:^|^\+ |: )exit [1-9]\d{0,2}$|PHP Fatal error:|^\S{1,200}\.rb:\d+:in .{1,200} \(\w+Error\)$"
+    r"|(?:: line \d+:\s{1,4}\d+|^\[\d+\][+-]?(?:\s{1,4}\d+)?)\s{1,4}(?:Exit [1-9]|Done\([1-9])"
+    r"|\bexited with -?[1-9]\d{0,2}$"
     r"|^lua\w*: \S{1,200}:\d+: |^\S{0,200}: line \d+: syntax error|^\S{0,80}python[\d.]*: can't open file"
 )
 _HINTS = (
     *("panic", "FATAL", "atal", "Segmentation", "Aborted", "core dumped", "terminate called", "Killed", "Exception in"),
     *("Bus error", "rror", "ERROR", "command not found", ": line ", "make: ***", "level", "xit", "Unhandled", "FAILED"),
-    *("stack backtrace", ".rb:", "lua", "can't open"),
+    *("stack backtrace", ".rb:", "lua", "can't open", "Done("),
 )
 """One of these is in whatever `_MARKERS` finds; to look for them is fifty times quicker."""
 _LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?[EF]\d{3,4} \d\d:")

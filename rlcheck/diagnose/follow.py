@@ -20,6 +20,8 @@ QUIET = 1.0
 _BUSY = 10.0
 """Seconds after which it is looked at although it is written all the time."""
 _POLL = 0.2
+APPEAR = 60.0
+"""Seconds to wait for a log that is not there yet."""
 
 
 class _Log:
@@ -88,7 +90,7 @@ def follow(
     index: Index,
     *,
     timeout: float | None = None,
-    appear: float = 60.0,
+    appear: float = APPEAR,
     quiet: float = QUIET,
     waiting: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[CondensedLog]:

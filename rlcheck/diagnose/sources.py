@@ -19,6 +19,7 @@ _SUFFIXES = frozenset((".log", ".out", ".err", ".txt", ".stdout", ".stderr", ".o
 _COMPRESSED = (".gz", ".bz2", ".xz")
 _NO_LOGS_IN = frozenset((".git", "__pycache__", "node_modules", "site-packages", "runtime_resources", "sockets"))
 _NO_LOGS = frozenset(("requirements.txt", "LICENSE.txt", "CMakeLists.txt", "merges.txt", "vocab.txt"))
+_SERVICES = ("dashboard", "gcs_server", "log_monitor", "monitor.", "raylet.", "runtime_env_")
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def _in_directory(directory: str) -> Iterator[Source]:
     if not found:
         why = f"{refused[0]} is not readable by this user" if refused else "it has no .log, .out, .err or .txt file"
         raise UserError(f"{directory}: no logs here: {why}; name the log itself")
-    yield from (Source(path, path) for path in found[:MOST_FILES])
+    # Where times cannot be compared, the order of the logs decides what was first: services only tell who has died.
+    yield from (Source(path, path) for path in sorted(found[:MOST_FILES], key=_is_service))
     if len(found) > MOST_FILES:
         yield Source(directory, note=f"only its first {MOST_FILES} logs were read; name the others")
     if refused:
@@ -141,6 +143,11 @@ def _is_log(path: str, seen: set[tuple[int, int]], refused: list[str]) -> bool:
         return False
     seen.add(key)
     return Path(name).suffix in _COMPRESSED or looks_like_text(start)
+
+
+def _is_service(path: str) -> bool:
+    """Whether one of Ray's own services has written it, which sees processes of the run from outside."""
+    return os.path.basename(path).startswith(_SERVICES)
 
 
 def _named_like_a_log(name: str) -> bool:

@@ -27,6 +27,8 @@ from rlcheck.rollout.root import known_as, root_of
 
 START_S = 600.0
 """rltrain's own limit for the start of an engine (`rollout.start_timeout_s`)."""
+_PRINTED = 2000
+"""Of the lines that an engine has printed, so many are searched for what is known."""
 STAGE_S = 300.0
 """Reading a config, a tokenizer from a slow disk, one batch: each is far below it on any machine that works."""
 _TYPES: dict[str, Any] = {
@@ -109,8 +111,7 @@ def failure_of(error: ProbeFailed) -> Failure:
     """What a plug-in that gave no result has said, and what was raised first."""
     line = str(error)
     root = "" if error.kind in ("user", "missing") else root_of(line, error.printed)
-    # The newest lines first: what came before may have been survived.
-    known_by = known_as([text for text in (root, line, *reversed(error.printed[-200:])) if text])
+    known_by = known_as([*error.printed[-_PRINTED:], line])
     tail = () if error.kind in ("user", "missing") else error.tail[-12:]
     return Failure(stage=error.stage, kind=error.kind, line=line, root=root, known=known_by, tail=tail)
 

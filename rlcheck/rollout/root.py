@@ -8,9 +8,12 @@ https://github.com/vllm-project/vllm/issues/17618, https://github.com/vllm-proje
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from rlcheck.playbook import Library, Playbook, PlaybookError
+from rlcheck.diagnose.answer import diagnose
+from rlcheck.diagnose.model import CondensedLog, LogLine
+from rlcheck.diagnose.signatures import load
+from rlcheck.playbook import Library
 
 _PREFIX = re.compile(
     r"^(?:\s*\((?:[\w.]+ )+pid=\d+[^)]*\))*\s*(?:(?:INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
@@ -42,17 +45,8 @@ def root_of(line: str, printed: Iterable[str]) -> str:
     return raised or next((text for text in own if _FATAL.search(text)), "")
 
 
-def known_as(texts: Iterable[str]) -> str:
-    """The playbook that recognises one of `texts`, the first of them first; "" if none does."""
-    library = Library()
-    playbooks: list[Playbook] = []
-    for name in library.ids():
-        try:
-            playbooks.append(library.get(name))
-        except PlaybookError:  # a damaged one must not hide what broke
-            continue
-    for text in texts:
-        for playbook in playbooks:
-            if any(s.literal in text and re.search(s.pattern, text) for s in playbook.signatures):
-                return playbook.id
-    return ""
+def known_as(printed: Sequence[str]) -> str:
+    """The playbook that `rlcheck diagnose` names for these lines, "" if none."""
+    lines = tuple(LogLine(number=number, text=text) for number, text in enumerate(printed, 1))
+    found = diagnose([CondensedLog(name="engine", lines=lines)], load(), Library()).diagnoses
+    return found[0].id if found else ""

@@ -16,6 +16,7 @@ from rlcheck.redact import redact, redact_bytes
 from rlcheck.report.model import Finding, Report
 
 ALICE = {"HOME": "/home/alice", "USER": "alice"}
+HEXADECIMAL = "0123456789abcdef" * 2 + "01234567"
 SECRETS = {
     "hugging face": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345",
     "openai": "sk-proj-abcdefghijklmnopqrstuvwxyz012345",
@@ -65,10 +66,15 @@ def test_tokens_are_known_by_their_form(name: str, around: str) -> None:
         "--token hunter2hunter2",
         "https://host/x?access_token=hunter2hunter2",
         "https://host/x?sig=1&token=hunter2hunter2&y=2",
+        f'wandb.login(key="{HEXADECIMAL}")',
+        f"wandb.login(relogin=True, key={HEXADECIMAL})",
+        f"key: {HEXADECIMAL}",
+        f"machine api.wandb.ai login user password {HEXADECIMAL}",
     ],
 )
 def test_credentials_in_text(text: str) -> None:
     assert "hunter2" not in cleaned(text)
+    assert HEXADECIMAL not in cleaned(text)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +128,10 @@ def test_names_without_a_home_or_user() -> None:
         "num_tokens=1024",
         "the token is readable",
         "HF_TOKEN is set",
+        f"commit {HEXADECIMAL}",
+        f"cache_key_prefix {HEXADECIMAL}",
+        "key=0123abcd",
+        f"monkey={HEXADECIMAL}",
     ],
 )
 def test_harmless_text_is_left_alone(text: str) -> None:

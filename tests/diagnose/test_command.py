@@ -76,6 +76,7 @@ def test_what_cannot_be_read_is_exit_code_2(tmp_path: Path) -> None:
         ("-", "--facts", "-"),
         ("-", "--facts", FACTS, "--here"),
         ("-", "a.b=1"),
+        ("-", "--framework", "verl"),
         ("-", "--select", "shm-too-smal"),
         ("-", "--follow", "--format", "json"),
         ("-", "--output", tmp_path / "no" / "such"),
@@ -135,6 +136,16 @@ def test_hostile_lines_stay_harmless(tmp_path: Path) -> None:
     assert rlcheck("diagnose", path, "--ascii-only").out.isascii()
 
 
+def test_sentences_of_the_log_are_quoted_as_evidence_only() -> None:
+    reason = "mount hook function failure: the image was not found on this node"
+    text = f"FATAL:   container creation failed: {reason}\n"
+    found = json.loads(rlcheck("diagnose", "--format", "json", stdin=text.encode()).out)["diagnoses"][0]
+    assert found["id"] == "apptainer-failed"
+    assert reason in found["evidence"][0]["text"][0]
+    del found["evidence"]
+    assert "mount hook" not in json.dumps(found)
+
+
 def test_a_terminal_of_80_columns(log: Path) -> None:
     done = in_terminal("diagnose", ROOT / "docs" / "examples" / "oom.log", columns=80, env={"NO_COLOR": "1"})
     typed = [line for line in done.out.splitlines() if len(line) > 80]
@@ -176,6 +187,11 @@ def test_following_ends_after_silence(tmp_path: Path) -> None:
     path.write_text(HEALTHY)
     done = rlcheck("diagnose", "--follow", "--timeout", "0.3", path)
     assert (done.code, done.out) == (0, "[✓] No error in what was read: 1 log, 2 lines, 36 bytes\n")
+    nothing = rlcheck("diagnose", "--follow", "--timeout", "0.3", os.devnull)
+    assert (nothing.code, nothing.out) == (0, "[✓] No error in what was read: 1 log, 0 lines, 0 bytes\n")
+    gone = rlcheck("diagnose", "--follow", "--timeout", "0.3", tmp_path / "gone.log")
+    assert gone.code == 2
+    assert "did not appear within 0.3 s" in gone.err
 
 
 def test_explain_and_list_know_the_playbooks() -> None:

@@ -49,4 +49,4 @@ def test_known_by_its_playbook() -> None:
 @pytest.mark.parametrize("words", ["invalid header length", "incomplete metadata, file not fully covered"])
 def test_weights_that_were_cut_are_known_by_their_newer_words(words: str) -> None:
     line = f"safetensors._safetensors_rust.SafetensorError: Error while deserializing header: {words}"
-    assert known_as([line]) == "hf-incomplete-downloads"
+    assert known_as([line]) == "weights-file-damaged"

@@ -94,6 +94,9 @@ def test_remarks_and_earlier_runs_are_no_cause(tmp_path: Path) -> None:
 def test_the_failure_itself_may_be_known(tmp_path: Path) -> None:
     words = "train rank 0 (process 1 on node n) was killed by SIGKILL by the kernel, as memory ran out; log: x"
     assert diagnose(tmp_path, 0.0, words)[-1].endswith("(rlcheck explain memory-short)")
+    words = "Could not override 'trainer.hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345'."
+    known = diagnose(tmp_path, 0.0, words)[-1]
+    assert "`trainer.hf_***`" in known
 
 
 def test_a_signal_from_outside_is_its_own_cause(tmp_path: Path) -> None:
