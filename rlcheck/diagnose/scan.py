@@ -72,7 +72,7 @@ _DIGITS = b"0123456789"
 # A log of which more than this share is unlike all before, after so many bytes: prompts and answers, mostly. What
 # costs most is left out then: texts that are short, or common in it. These markers keep their surroundings still.
 _NEW_SHARE = 0.5
-_THRIFTY_AFTER = 16 << 20
+_THRIFTY_AFTER = 8 << 20
 _ALWAYS = (b"Error: ", b"ERROR", b"FATAL", b"Killed", b"panicked at")
 
 
