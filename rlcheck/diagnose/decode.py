@@ -27,7 +27,11 @@ def decoded(groups: Mapping[str, str]) -> dict[str, str]:
     params = dict(groups)
     for name, decoder in decoders().items():
         if name in groups:
-            for key, value in decoder(groups).items():
+            try:
+                explained = decoder(groups)
+            except (ValueError, OverflowError):  # a log may hold a number of a thousand digits
+                continue
+            for key, value in explained.items():
                 params.setdefault(key, value)
     return params
 

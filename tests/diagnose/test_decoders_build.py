@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcheck.diagnose.decode import decoded
+from rlcheck.diagnose.decode import decoded, decoders
 
 OLD = "_ZN3c106detail14torchCheckFailEPKcS2_jRKSs"
 NEW = "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
@@ -52,3 +52,10 @@ def test_it_is_said_in_words(group: str, value: str, wanted: dict[str, str]) -> 
 )
 def test_what_cannot_be_known_is_not_said(group: str, value: str, unknown: str) -> None:
     assert unknown not in decoded({group: value})
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "9" * 5000, "1e999", "nan", "", "-", "0x", "7.5 GiB", "[]", "\x0b"])
+def test_what_cannot_be_read_explains_nothing_and_breaks_nothing(value: str) -> None:
+    for name in decoders():
+        params = decoded({name: value, "heads": value, "parts": value, "oom_free": value, "oom_total": value})
+        assert params[name] == value
