@@ -9,7 +9,8 @@ import msgspec
 from rlcheck import __version__
 from rlcheck.diagnose.model import Answer, Diagnosis, Quote, Unknown
 from rlcheck.facts.base import Struct
-from rlcheck.report.wording import cleaned, escaped
+from rlcheck.report.render import as_json
+from rlcheck.report.wording import cleaned
 
 DIAGNOSIS_SCHEMA_VERSION = "1.0"
 _CONFIDENCE = {
@@ -91,7 +92,7 @@ def render_diagnosis(
 ) -> None:
     """Write `report`, which is redacted already, to `out`. Arguments as for `rlcheck.report.render.render`."""
     if format == "json":
-        out.write(escaped(msgspec.json.format(msgspec.json.encode(report), indent=2).decode()) + "\n")
+        out.write(as_json(report))
         return
     report = cleaned(report)
     if format == "text":

@@ -21,7 +21,7 @@ def render(report: Report, format: str, out: TextIO, *, verbose: bool = False, a
         ascii_only: text without any character outside ASCII.
     """
     if format == "json":
-        out.write(escaped(msgspec.json.format(msgspec.json.encode(report), indent=2).decode()) + "\n")
+        out.write(as_json(report))
         return
     report = cleaned(report)
     if format == "text":
@@ -40,3 +40,8 @@ def render(report: Report, format: str, out: TextIO, *, verbose: bool = False, a
         from rlcheck.report.sarif import render_sarif
 
         out.write(render_sarif(report))
+
+
+def as_json(report: msgspec.Struct) -> str:
+    """A report of any command for programs: indented, with escapes for what a terminal would act on."""
+    return escaped(msgspec.json.format(msgspec.json.encode(report), indent=2).decode()) + "\n"
