@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from trainer.batch import Batch, Sample
+from trainer.prompt_digests import of_engine
 from trainer.rollout.protocol import Completion
 
 
@@ -50,6 +51,7 @@ def assemble(
             "rollout_log_probs": log_probs,
             "truncated": torch.tensor([c.finish_reason == "length" for c in completions]),
             "policy_version": torch.full((len(samples),), policy_version, dtype=torch.int64),
+            **of_engine(completions),
         },
     )
     return batch if keep_log_probs else batch.only(batch.names - {"rollout_log_probs"})

@@ -33,6 +33,8 @@ FIELDS: Mapping[str, Field] = {
     "rollout_log_probs": Field("B R", torch.float32, "rollout"),
     "truncated": Field("B", torch.bool, "rollout"),
     "policy_version": Field("B", torch.int64, "rollout"),
+    "rollout_prompt_lengths": Field("B", torch.int64, "rollout"),
+    "rollout_prompt_digests": Field("B", torch.int64, "rollout"),
     "token_level_scores": Field("B R", torch.float32, "reward"),
     "old_log_probs": Field("B R", torch.float32, "actor"),
     "entropys": Field("B R", torch.float32, "actor"),

@@ -64,7 +64,7 @@ class Loop:
             with self._unbroken():
                 with self._clock.stage("step"):
                     metrics |= self.learn(step, batch)
-                metrics |= measure(batch, self._clock.taken(), self._config)
+                metrics |= measure(step, batch, self._clock.taken(), self._config)
                 self._callbacks.on_step_end(StepRecord(step, metrics, batch))
 
     def experience(self, step: int, rows: list[Row]) -> tuple[Batch, Metrics]:

@@ -55,6 +55,10 @@ class Trainers:
         """Of the actor's shards, by rank."""
         return self.call("parameter_hash", doing="hashing the parameters")
 
+    def shard_hashes(self) -> list[str]:
+        """Of the tokens that each rank learnt from in the last update, by rank."""
+        return self.call("shard_hash", doing="asking what was learnt from")
+
     def optimizer_steps(self) -> int:
         """That the actor has taken since the run began; the same on all ranks."""
         return self.call("optimizer_steps", doing="counting optimizer steps")[0]

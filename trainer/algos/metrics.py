@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from trainer.algos.masked import zero_outside
@@ -26,6 +27,8 @@ def data_metrics(fields: Mapping[str, Tensor], max_prompt_length: int, max_respo
     for name, field in (("score", "token_level_scores"), ("rewards", "token_level_rewards")):
         sums = zero_outside(fields[field], mask).sum(dim=-1)
         metrics |= _statistics(f"critic/{name}", sums[answered])
+    metrics |= _spread("critic/score", zero_outside(fields["token_level_scores"], mask).sum(dim=-1)[answered])
+    metrics |= _spread("critic/advantages", fields["advantages"][mask])
     for name in ("advantages", "returns", "values"):
         if name in fields:
             metrics |= _statistics(f"critic/{name}", fields[name][mask])
@@ -53,8 +56,10 @@ def rollout_diff_metrics(old_log_probs: Tensor, rollout_log_probs: Tensor, mask:
     """How the engine's probabilities of the sampled tokens differ from the actor's. All `[B, R]`.
 
     `rollout_probs_diff_*` is |p_actor - p_rollout|, in probabilities, as in verl; `rollout_log_probs_diff_mean` the
-    same of logarithms; `rollout_probs_diff_valid` 1, or 0 with NaN in the others where there is no token. The
-    correlation (arXiv:2506.13585) is NaN where one side is constant.
+    same of logarithms, `*_first` and `*_last` of each response's first and last token; `rollout_probs_diff_valid` 1, or
+    0 with NaN in the others where there is no token. `rollout_log_probs_slope` is that of a line through the actor's
+    logarithms over the engine's: far from 1 where one side leaves the temperature out. The correlations
+    (arXiv:2506.13585) and the slope are NaN where one side is constant.
     """
     actor, rollout = old_log_probs[mask].double(), rollout_log_probs[mask].double()
     actor_probs, rollout_probs = actor.exp(), rollout.exp()
@@ -67,6 +72,22 @@ def rollout_diff_metrics(old_log_probs: Tensor, rollout_log_probs: Tensor, mask:
         "training/rollout_probs_diff_std": float(differences.std()) if count > 1 else NAN,
         "training/rollout_actor_probs_pearson_corr": _correlation(actor_probs, rollout_probs),
         "training/rollout_log_probs_diff_mean": float((actor - rollout).abs().mean()) if count else NAN,
+        "training/rollout_log_probs_corr": _correlation(actor, rollout),
+        "training/rollout_log_probs_slope": _slope(actor, rollout),
+    } | _ends((old_log_probs - rollout_log_probs).double().abs(), mask)
+
+
+def _ends(gaps: Tensor, mask: Tensor) -> dict[str, float]:
+    """Mean of GAPS `[B, R]` at the first and at the last token of each row that has one."""
+    rows = mask.any(dim=-1)
+    if not bool(rows.any()):
+        return {f"training/rollout_log_probs_diff_{end}": NAN for end in ("first", "last")}
+    places = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    first = torch.where(mask, places, mask.shape[1]).amin(dim=-1)[rows]
+    last = torch.where(mask, places, -1).amax(dim=-1)[rows]
+    return {
+        "training/rollout_log_probs_diff_first": float(gaps[rows].gather(1, first[:, None]).mean()),
+        "training/rollout_log_probs_diff_last": float(gaps[rows].gather(1, last[:, None]).mean()),
     }
 
 
@@ -76,6 +97,19 @@ def _correlation(left: Tensor, right: Tensor) -> float:
         return NAN
     left, right = left - left.mean(), right - right.mean()
     return float((left * right).sum() / (left.square().sum() * right.square().sum()).sqrt())
+
+
+def _slope(values: Tensor, over: Tensor) -> float:
+    """Of the least-squares line through VALUES over OVER; NaN where it is not defined."""
+    if not len(over):
+        return NAN
+    centred = over - over.mean()
+    return float((centred * (values - values.mean())).sum() / centred.square().sum())
+
+
+def _spread(name: str, values: Tensor) -> dict[str, float]:
+    """Standard deviation of the whole vector, NaN where it is empty."""
+    return {f"{name}/std": float(values.double().std(correction=0)) if len(values) else NAN}
 
 
 def _statistics(name: str, values: Tensor) -> dict[str, float]:

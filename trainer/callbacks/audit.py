@@ -21,6 +21,7 @@ class Audit(Callback):
     - `optimizer_steps`: taken by the actor since the run began, before a resume too;
     - `sampled_tokens_sha256`: of all response tokens in order;
     - `parameter_sha256`: of the actor's shards, by rank;
+    - `shard_sha256`: of the tokens that the actor learnt from, by rank;
     - `rescored`: one sample, its reward then and scored again;
     - `recomputed`: first rows of the batch, whose log-probabilities were read again in micro batches of one row.
     """
@@ -43,6 +44,7 @@ class Audit(Callback):
                 optimizer_steps=self._trainers.optimizer_steps(),
                 sampled_tokens_sha256=sampled_tokens_hash(batch),
                 parameter_sha256=self._trainers.parameter_hashes(),
+                shard_sha256=self._trainers.shard_hashes(),
                 rescored=self._rescored(batch, record.step % len(batch)),
                 recomputed=dict(self._actor.recomputed),
             )

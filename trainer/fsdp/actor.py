@@ -11,6 +11,7 @@ from trainer.algos.kl import kl_penalty
 from trainer.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
 from trainer.config.schema import ActorConfig
 from trainer.fsdp.forward import Policy
+from trainer.fsdp.metrics import Sums, by_rank
 from trainer.fsdp.micro import MicroSize, MiniBatch, Shard
 from trainer.fsdp.role import Role
 from trainer.fsdp.updates import gradient_seconds, run_updates, step_metrics
@@ -66,14 +67,34 @@ def update_actor(
     Returns:
         verl's metrics, equal on all ranks. `actor/pg_loss`, `entropy_loss`, `kl_loss` and `loss` are means over
         mini batches of the aggregated loss; `pg_clipfrac`, `pg_clipfrac_lower`, `ppo_kl` means over tokens;
-        `actor/loss_tokens` counts tokens over all epochs.
+        `actor/loss_tokens` counts tokens over all epochs; `actor/shard_loss_spread` is the difference between the
+        largest and the smallest policy loss that a rank had on its own rows: 0 where all learn from the same.
     """
-    sums, results = run_updates(role, minis, MicroSize.of(config), world_size, ActorLoss(policy, config))
+    loss, own = ActorLoss(policy, config), Sums(role.device)
+
+    def counted(rows: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
+        value, found = loss(rows, normalizer)
+        own.add({name: found[name] for name in ("pg_loss", "loss_tokens")})
+        return value, found
+
+    sums, results = run_updates(role, minis, MicroSize.of(config), world_size, counted)
     tokens = max(sums["loss_tokens"], 1.0)
     metrics = {f"actor/{name}": sums[name] / len(minis) for name in ("pg_loss", "entropy_loss", "loss")}
     metrics |= {f"actor/{name}": sums[name] / tokens for name in ("pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")}
     if config.use_kl_loss:
         metrics |= {"actor/kl_loss": sums["kl_loss"] / len(minis), "actor/kl_coef": config.kl_loss_coef}
     metrics["actor/loss_tokens"] = sums["loss_tokens"]
+    losses = shard_losses(own, len(minis), tokens, role.device)
+    metrics["actor/shard_loss_spread"] = max(losses) - min(losses)
     metrics["timing_s/grad_comm"] = gradient_seconds(role)
     return metrics | step_metrics("actor", results)
+
+
+def shard_losses(own: Sums, num_minis: int, tokens: float, device: str) -> list[float]:
+    """By rank, its mean policy loss over its own rows (collective).
+
+    OWN: this rank's shares of `pg_loss` and its `loss_tokens`, over NUM_MINIS mini batches that have TOKENS over all
+    ranks. A share is of a sum over all ranks, so a rank with more tokens has a larger one: that is taken out again.
+    """
+    mine = own.here("loss_tokens")
+    return by_rank(own.here("pg_loss") / num_minis * (tokens / mine if mine else 0.0), device)

@@ -27,6 +27,10 @@ class Sums:
             value = value.detach().to(torch.float64)
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
+    def here(self, name: str) -> float:
+        """The sum of NAME on this rank alone; 0 where nothing was added."""
+        return float(self._sums[name]) if name in self._sums else 0.0
+
     def over_ranks(self) -> dict[str, float]:
         """The sums over all ranks, equal on every one (collective: all ranks must have added the same names)."""
         if not self._sums:
@@ -35,6 +39,14 @@ class Sums:
         stacked = torch.stack([self._sums[name].to(self._device) for name in names])
         dist.all_reduce(stacked)
         return dict(zip(names, floats(stacked), strict=True))
+
+
+def by_rank(value: float, device: str) -> list[float]:
+    """Each rank's VALUE, in order of rank (collective)."""
+    values = torch.zeros(dist.get_world_size(), dtype=torch.float64, device=device)
+    values[dist.get_rank()] = value
+    dist.all_reduce(values)
+    return floats(values)
 
 
 def largest(value: float, device: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,14 @@ def parameter_hash(model: nn.Module) -> str:
     for name, tensor in named_weights(model):
         digest.update(name.encode())
         digest.update(local(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def rows_hash(shards: Iterable[Mapping[str, Tensor]]) -> str:
+    """SHA-256 over the real tokens of SHARDS, fields of rows as in `trainer.fsdp.micro.Shard`, on the host."""
+    digest = hashlib.sha256()
+    for shard in shards:
+        digest.update(shard["input_ids"][shard["attention_mask"].bool()].contiguous().numpy().data)
     return digest.hexdigest()
 
 

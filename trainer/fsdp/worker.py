@@ -53,6 +53,7 @@ class TrainWorker:
         self._mesh: DeviceMesh | None = None
         self._sft: tuple[Role, Stepper] | None = None
         self._reward_model: RewardModel | None = None
+        self._learnt = ""
         self._reference_changed = False
         """The reference is not what the model's directory holds, so a checkpoint must hold it."""
 
@@ -155,6 +156,7 @@ class TrainWorker:
     def update_actor(self, minis: Sequence[MiniBatch]) -> dict[str, float]:
         """Train the actor on MINIS (from `split.actor_minis`): metrics, equal on all ranks."""
         role, section = self._roles["actor"], self._config.actor_rollout_ref.actor
+        self._learnt = weights.rows_hash([mini.shard for mini in minis])
         return actor.update_actor(role, self._policy(role), section, minis, self._info.world_size)
 
     def update_critic(self, minis: Sequence[MiniBatch]) -> dict[str, float]:
@@ -180,6 +182,10 @@ class TrainWorker:
     def parameter_hash(self) -> str:
         """SHA-256 over the actor's shards on this rank. Not collective."""
         return weights.parameter_hash(self._roles["actor"].model)
+
+    def shard_hash(self) -> str:
+        """SHA-256 of the tokens that this rank learnt from in the last update; "" before the first. Not collective."""
+        return self._learnt
 
     def optimizer_steps(self) -> int:
         """Steps that the actor's optimizer has taken since the run began, before a resume too. Not collective."""

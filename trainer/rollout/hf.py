@@ -187,8 +187,10 @@ class _Batch:
             attention_mask = torch.cat([attention_mask, torch.ones_like(input_ids)], dim=1)
             position_ids = position_ids[:, -1:] + 1
         return [
-            Completion(tuple(tokens), tuple(values), reason or "length")
-            for tokens, values, reason in zip(self._tokens, self._log_probs, self._reasons, strict=True)
+            Completion(tuple(tokens), tuple(values), reason or "length", request.prompt_ids)
+            for tokens, values, reason, request in zip(
+                self._tokens, self._log_probs, self._reasons, self._requests, strict=True
+            )
         ]
 
     def _step(self, logits: Tensor) -> Tensor:

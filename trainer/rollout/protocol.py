@@ -56,6 +56,8 @@ class Completion:
     normalised again over the tokens that these leave. That is the behaviour policy, which importance weights divide by.
     The actor's own log-probabilities know the temperature alone, so the two agree where nothing is cut."""
     finish_reason: FinishReason
+    prompt_ids: tuple[int, ...] = ()
+    """The prompt as the engine read it; empty where the engine does not say."""
 
 
 class RolloutEngine(Protocol):

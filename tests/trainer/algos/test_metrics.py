@@ -42,6 +42,8 @@ def test_data_metrics() -> None:
     assert metrics["response_length/clip_ratio"] == metrics["prompt_length/clip_ratio"] == pytest.approx(1 / 3)
     assert metrics["response_length_non_aborted/clip_ratio"] == 0.5
     assert metrics["response/aborted_ratio"] == pytest.approx(1 / 3)
+    assert metrics["critic/score/std"] == 1  # 1 and -1
+    assert metrics["critic/advantages/std"] == pytest.approx(np.std([1, 2, 3, -2]))
     # returns 1 1 1 -1: variance 1; errors 0 0 1 0: variance 1/4
     assert metrics["critic/vf_explained_var"] == pytest.approx(0.75, abs=1e-4)
     assert all(isinstance(value, float) for value in metrics.values())
@@ -72,6 +74,19 @@ def test_rollout_diff_metrics() -> None:
     )
     correlation = np.corrcoef([0.5, 0.4, 0.9, 0.1], [0.5, 0.3, 0.8, 0.2])[0, 1]
     assert metrics["training/rollout_actor_probs_pearson_corr"] == pytest.approx(correlation)
+    actors, engines = np.log([0.5, 0.4, 0.9, 0.1]), np.log([0.5, 0.3, 0.8, 0.2])
+    assert metrics["training/rollout_log_probs_corr"] == pytest.approx(np.corrcoef(actors, engines)[0, 1])
+    assert metrics["training/rollout_log_probs_slope"] == pytest.approx(np.polyfit(engines, actors, 1)[0])
+    assert metrics["training/rollout_log_probs_diff_first"] == pytest.approx(math.log(2) / 2)
+    assert metrics["training/rollout_log_probs_diff_last"] == pytest.approx((math.log(9 / 8) + math.log(2)) / 2)
+
+
+def test_log_probs_of_another_temperature_have_a_slope() -> None:
+    engine = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) - 3
+    mask = torch.ones(8, 5, dtype=torch.bool)
+    metrics = rollout_diff_metrics(engine * 0.5 - 1, engine, mask)
+    assert metrics["training/rollout_log_probs_slope"] == pytest.approx(0.5)
+    assert metrics["training/rollout_log_probs_corr"] == pytest.approx(1)
 
 
 def test_nothing_to_measure_is_not_a_number() -> None:

@@ -185,4 +185,4 @@ def _completion(output: Any) -> Completion:
     log_probs = tuple(
         float(position[token].logprob) for position, token in zip(answer.logprobs, token_ids, strict=True)
     )
-    return Completion(token_ids, log_probs, answer.finish_reason)
+    return Completion(token_ids, log_probs, answer.finish_reason, tuple(output.prompt_token_ids))
