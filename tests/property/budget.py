@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 
 PER_PROBE = "fake machines"
 CASES = {
-    "changed documents": 1200,
-    "random documents": 400,
-    "random sections": 500,
-    "arbitrary bytes": 4000,
-    "damaged files": 3000,
+    "changed documents": 700,
+    "random documents": 200,
+    "random sections": 300,
+    "arbitrary bytes": 5000,
+    "damaged files": 3600,
     "fake machines": 300,
     "fake tools": 150,
 }

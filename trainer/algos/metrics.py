@@ -27,8 +27,9 @@ def data_metrics(fields: Mapping[str, Tensor], max_prompt_length: int, max_respo
     for name, field in (("score", "token_level_scores"), ("rewards", "token_level_rewards")):
         sums = zero_outside(fields[field], mask).sum(dim=-1)
         metrics |= _statistics(f"critic/{name}", sums[answered])
-    metrics |= _spread("critic/score", zero_outside(fields["token_level_scores"], mask).sum(dim=-1)[answered])
-    metrics |= _spread("critic/advantages", fields["advantages"][mask])
+    scores = zero_outside(fields["token_level_scores"], mask).sum(dim=-1)[answered]
+    metrics["critic/score/std"] = _spread(scores)
+    metrics["critic/advantages/std"] = _spread(fields["advantages"][mask])
     for name in ("advantages", "returns", "values"):
         if name in fields:
             metrics |= _statistics(f"critic/{name}", fields[name][mask])
@@ -107,9 +108,9 @@ def _slope(values: Tensor, over: Tensor) -> float:
     return float((centred * (values - values.mean())).sum() / centred.square().sum())
 
 
-def _spread(name: str, values: Tensor) -> dict[str, float]:
-    """Standard deviation of the whole vector, NaN where it is empty."""
-    return {f"{name}/std": float(values.double().std(correction=0)) if len(values) else NAN}
+def _spread(values: Tensor) -> float:
+    """Standard deviation of all of a vector, NaN where it is empty."""
+    return float(values.double().std(correction=0)) if len(values) else NAN
 
 
 def _statistics(name: str, values: Tensor) -> dict[str, float]:

@@ -49,6 +49,7 @@ def batch() -> Batch:
             "response_mask": mask,
             "token_level_scores": scores,
             "policy_version": torch.tensor([4, 4, 4]),
+            "truncated": torch.tensor([True, False, False]),
         },
     )
 

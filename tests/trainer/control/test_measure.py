@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.trainer.control.build import batch, config
+from trainer.batch import Batch
 from trainer.callbacks import Metrics
 from trainer.measure import measure
 
@@ -21,7 +22,7 @@ def measured(bypass: bool) -> Metrics:
     base = config()
     correction = base.algorithm.rollout_correction.model_copy(update={"bypass_mode": bypass})
     algorithm = base.algorithm.model_copy(update={"rollout_correction": correction})
-    return measure(made, {"timing_s/step": 2.0}, base.model_copy(update={"algorithm": algorithm}))
+    return measure(5, made, {"timing_s/step": 2.0}, base.model_copy(update={"algorithm": algorithm}))
 
 
 def test_speed_is_of_all_tokens() -> None:
@@ -33,7 +34,7 @@ def test_speed_is_of_all_tokens() -> None:
 def test_engine_and_actor_are_compared_only_where_both_were_computed() -> None:
     """With bypass_mode the difference would be 0 whatever is wrong."""
     assert measured(bypass=False)["training/rollout_probs_diff_mean"] == 0
-    assert not [name for name in measured(bypass=True) if "rollout" in name]
+    assert not [name for name in measured(bypass=True) if "rollout_probs" in name or "rollout_log" in name]
 
 
 def test_entropy_is_of_the_policy_before_the_update_and_of_response_tokens_alone() -> None:
@@ -43,5 +44,38 @@ def test_entropy_is_of_the_policy_before_the_update_and_of_response_tokens_alone
     zeros = dict.fromkeys(("token_level_rewards", "advantages", "returns"), torch.zeros(mask.shape))
     entropys = torch.where(mask, 2.0, 100.0)
     made = made.with_fields(zeros | {"attention_mask": torch.cat([prompts, mask], dim=1), "entropys": entropys})
-    assert measure(made, {"timing_s/step": 2.0}, config())["actor/entropy"] == 2.0
+    assert measure(5, made, {"timing_s/step": 2.0}, config())["actor/entropy"] == 2.0
     assert "actor/entropy" not in measured(bypass=False)
+
+
+def versioned(versions: list[int]) -> Batch:
+    """As `batch`, its rows sampled by weights of VERSIONS."""
+    made = batch()
+    mask, fields = made["response_mask"], ("token_level_rewards", "advantages", "returns")
+    prompts = torch.ones(3, 2, dtype=torch.bool)
+    zeros = dict.fromkeys(fields, torch.zeros(mask.shape))
+    attention = torch.cat([prompts, mask], dim=1)
+    return made.with_fields(zeros | {"attention_mask": attention, "policy_version": torch.tensor(versions)})
+
+
+@pytest.mark.parametrize(
+    ("step", "versions", "warmup", "mean", "largest"),
+    [
+        (1, [0, 0, 0], 0, 0.0, 0.0),
+        (5, [4, 4, 4], 0, 0.0, 0.0),
+        (5, [4, 2, 3], 0, 1.0, 2.0),
+        # The actor has not moved while the critic warms up.
+        (3, [0, 0, 0], 4, 0.0, 0.0),
+        (7, [0, 6, 6], 4, 2.0, 6.0),
+    ],
+)
+def test_staleness(step: int, versions: list[int], warmup: int, mean: float, largest: float) -> None:
+    metrics = measure(step, versioned(versions), {"timing_s/step": 2.0}, config(critic_warmup=warmup))
+    assert metrics["training/policy_staleness/mean"] == mean
+    assert metrics["training/policy_staleness/max"] == largest
+
+
+def test_an_answer_of_full_length_need_not_be_cut() -> None:
+    metrics = measure(5, versioned([4, 4, 4]), {"timing_s/step": 2.0}, config())
+    assert metrics["response/truncated_ratio"] == pytest.approx(1 / 3)
+    assert "train/zero_advantage_groups" not in metrics
