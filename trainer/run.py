@@ -245,7 +245,7 @@ def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:
         lines[0] += f": {VALIDATION} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best:.3f} (step {step}{kept})"
     if saved:
         lines += [f"saved: {saved[-1].path}", "score it with rltrain eval, or take it along with rltrain export"]
-    return lines
+    return [*lines, f"was it healthy? rlcheck run {shlex.quote(str(directory.path))}"]
 
 
 def _failed(message: str, code: int = FAILED) -> int:
