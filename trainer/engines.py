@@ -56,6 +56,11 @@ class Engines:
 
         return self._surviving(answers)
 
+    def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
+        """Write what each operation of the first engine gives to FILE (`RolloutEngine.trace`); the tokens."""
+        call = self.group.begin("trace", [(list(prompt_ids), num_tokens, file)], ranks=[0])
+        return gather(self._runtime, [call], self._settings.generate_timeout_s, "tracing the engine")[0][0]
+
     def wake(self, tag: WakeTag) -> None:
         """Bring back what TAG names."""
         if self._sleeps:

@@ -61,6 +61,14 @@ def manifest(model: nn.Module, dtype: torch.dtype) -> list[tuple[str, tuple[int,
     ]
 
 
+@torch.no_grad()
+def scale(model: nn.Module, factor: float) -> None:
+    """Multiply MODEL's floating-point weights by FACTOR in place, this rank's shards of them."""
+    for _, tensor in named_weights(model):
+        if tensor.is_floating_point():
+            local(tensor).mul_(factor)
+
+
 def parameter_hash(model: nn.Module) -> str:
     """SHA-256 over the bytes and names of this rank's shards."""
     digest = hashlib.sha256()

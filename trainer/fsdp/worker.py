@@ -28,8 +28,11 @@ from trainer.fsdp.micro import MicroSize, MiniBatch, Shard
 from trainer.fsdp.optim import Stepper
 from trainer.fsdp.precision import to_dtype
 from trainer.fsdp.rank import RankInfo, connect, derive_seed, disconnect, seed_everything
+from trainer.fsdp.reread import Reading, reread
 from trainer.fsdp.role import Role
+from trainer.fsdp.trace import trace
 from trainer.rewards.model import Conversation, RewardModel
+from trainer.sync.checksum import checksum
 
 RoleName = Literal["actor", "ref", "critic", "reward_model"]
 
@@ -139,6 +142,17 @@ class TrainWorker:
         role = self._roles["actor"]
         return recompute(role, self._policy(role), shard)
 
+    def reread_log_probs(self, asked: tuple[Shard, Reading]) -> dict[str, Tensor]:
+        """For the doctor: log-probabilities of a shard's response tokens, read otherwise (`reread.reread`)."""
+        role, (shard, reading) = self._roles["actor"], asked
+        return reread(role, self._policy(role), MicroSize.of_log_probs(self._config), shard, reading)
+
+    def trace(self, token_ids: Sequence[int], file: str, given: str | None = None) -> None:
+        """Write what each of the actor's operations gives on TOKEN_IDS to FILE, on rank 0 (`trace.trace`)."""
+        role, is_first = self._roles["actor"], self._info.rank == 0
+        out, others = (Path(name) if is_first and name is not None else None for name in (file, given))
+        trace(role, self._policy(role), token_ids, out, others)
+
     def _policy(self, role: Role) -> Policy:
         return roles.make_policy(role, self._config)
 
@@ -190,6 +204,15 @@ class TrainWorker:
     def optimizer_steps(self) -> int:
         """Steps that the actor's optimizer has taken since the run began, before a resume too. Not collective."""
         return self._roles["actor"].trainer().num_steps
+
+    def weight_checksums(self) -> dict[str, str]:
+        """For the doctor: checksum by name of what `full_weights` yields, on rank 0; empty elsewhere."""
+        found = {name: checksum(tensor) if self._info.rank == 0 else "" for name, tensor in self.full_weights()}
+        return found if self._info.rank == 0 else {}
+
+    def scale_weights(self, factor: float) -> None:
+        """For the doctor: multiply the actor's weights by FACTOR; a power of two can be taken back. Not collective."""
+        weights.scale(self._roles["actor"].model, factor)
 
     def weight_manifest(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
         """Name, shape and dtype of what `full_weights` yields, in its order. Not collective."""

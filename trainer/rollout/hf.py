@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from trainer.sync.checksum import checksum
 from trainer.sync.receiver import Receivers
 from trainer.sync.transport import Descriptor
 from trainer.tensors import floats, ints
+from trainer.tracing.listen import listening
+from trainer.tracing.recorder import add_log_probs
 
 
 class HfEngine:
@@ -95,6 +98,27 @@ class HfEngine:
             if on_progress is not None:
                 on_progress(len(completions), len(requests))
         return completions
+
+    @torch.no_grad()
+    def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
+        """See `RolloutEngine.trace`."""
+        assert self._rollout.max_model_len is not None
+        num_rows = len(prompt_ids) + num_tokens - 1
+        check_length(num_rows, self._rollout.max_model_len)
+        ids, log_probs = list(prompt_ids), [torch.empty(0, device=self._device)]
+        cache: Any = None
+        with listening(self._model) as recorder:
+            while len(ids) <= num_rows:
+                new = torch.tensor([ids if cache is None else ids[-1:]], device=self._device)
+                output: Any = self._model(input_ids=new, past_key_values=cache, use_cache=True)
+                cache = output.past_key_values
+                logits = output.logits[0].float()
+                ids.append(int(logits[-1].argmax()))
+                following = torch.tensor(ids[-len(logits) :], device=self._device)
+                log_probs.append(logits.log_softmax(dim=-1).gather(1, following[:, None])[:, 0])
+        add_log_probs(recorder, floats(torch.cat(log_probs)))
+        recorder.save(Path(file), num_rows)
+        return ids
 
     def connect_sync(self, address: Address, first_rank: int) -> None:
         """See `RolloutEngine.connect_sync`."""

@@ -82,6 +82,21 @@ class RolloutEngine(Protocol):
         """
         ...
 
+    def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
+        """Read PROMPT_IDS (4 at least), sample NUM_TOKENS greedily, and write what each operation gave on the way.
+
+        FILE (safetensors) gets `[tokens, features]` under the names of `trainer.tracing.names`, for all tokens but the
+        last, and `log_probs` of the token that follows each.
+
+        Returns:
+            The prompt and what was sampled.
+
+        Raises:
+            UserError: this engine, or this setting of it, cannot be listened to.
+            RunFailure: the sequence is too long.
+        """
+        ...
+
     def connect_sync(self, address: Address, first_rank: int) -> None:
         """Join the broadcast group of weight sync; this engine's processes are members FIRST_RANK, FIRST_RANK + 1 …"""
         ...

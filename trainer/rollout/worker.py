@@ -49,6 +49,17 @@ class EngineWorker:
         self._note_progress(0, len(requests))
         return self._engine.generate(requests, sampling, self._note_progress) if requests else []
 
+    def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
+        """Write what each operation gives on one greedy completion to FILE (`RolloutEngine.trace`); its tokens.
+
+        Raises:
+            RunFailure: no weights were loaded, or the sequence is too long.
+            UserError: the engine cannot be listened to.
+        """
+        if self.policy_version < 0:
+            raise RunFailure(f"engine {self._index} has no weights yet: sync before tracing")
+        return self._engine.trace(prompt_ids, num_tokens, file)
+
     def connect_sync(self, address: Address) -> None:
         """Meet the publisher for broadcasts; its group counts training rank 0 first, then all engines' processes."""
         self._engine.connect_sync(address, 1 + self._index * self._processes)

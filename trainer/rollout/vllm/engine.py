@@ -98,6 +98,45 @@ class VllmEngine:
             raise RunFailure(f"vllm answered {len(outputs)} of {len(requests)} requests")
         return [_completion(output) for output in outputs]
 
+    def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
+        """See `RolloutEngine.trace`."""
+        from vllm import SamplingParams
+
+        self._refuse_to_trace(len(prompt_ids), num_tokens)
+        greedy = SamplingParams(
+            temperature=0.0, max_tokens=num_tokens, ignore_eos=True, logprobs=0, prompt_logprobs=0, detokenize=False
+        )
+        self._llm.reset_prefix_cache()
+        log_probs: list[float] | None = None
+        self._llm.collective_rpc("rltrain_trace")
+        try:
+            [output] = self._llm.generate([{"prompt_token_ids": list(prompt_ids)}], [greedy], use_tqdm=False)
+            sampled = _completion(output)
+            read = [
+                position[token].logprob
+                for position, token in zip(output.prompt_logprobs, prompt_ids, strict=True)
+                if position
+            ]
+            log_probs = [*map(float, read), *sampled.log_probs]
+        finally:
+            num_rows = len(prompt_ids) + num_tokens - 1
+            self._llm.collective_rpc("rltrain_end_trace", args=(file, len(prompt_ids), num_rows, log_probs))
+        return [*prompt_ids, *sampled.token_ids]
+
+    def _refuse_to_trace(self, num_prompt: int, num_tokens: int) -> None:
+        assert self._rollout.max_model_len is not None
+        check_length(num_prompt + num_tokens - 1, self._rollout.max_model_len)
+        if self._rollout.tensor_model_parallel_size > 1:
+            raise UserError(
+                "operations are not traced with actor_rollout_ref.rollout.tensor_model_parallel_size="
+                f"{self._rollout.tensor_model_parallel_size}: each process holds a part; set it to 1"
+            )
+        if not self._llm.llm_engine.vllm_config.model_config.enforce_eager:
+            raise UserError(
+                "operations are traced only where the engine runs them one by one: set "
+                "actor_rollout_ref.rollout.enforce_eager=true"
+            )
+
     def connect_sync(self, address: Address, first_rank: int) -> None:
         """See `RolloutEngine.connect_sync`."""
         self._llm.collective_rpc("rltrain_connect", args=(address, first_rank))

@@ -1,4 +1,4 @@
-"""Inside each vLLM worker: methods that vLLM mixes into its worker class (`worker_extension_cls`), for weight sync.
+"""Inside each vLLM worker: methods that vLLM mixes into its worker class (`worker_extension_cls`): weight sync, traces.
 
 Their names begin with `rltrain_`: vLLM refuses an extension whose names its workers have.
 """
@@ -10,13 +10,16 @@ Their names begin with `rltrain_`: vLLM refuses an extension whose names its wor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trainer.rollout.vllm.loading import Loader
 from trainer.rollout.vllm.readback import pieces
+from trainer.rollout.vllm.trace import finish, listen
 from trainer.sync.broadcast import Address
 from trainer.sync.checksum import Piece
 from trainer.sync.transport import Descriptor
+from trainer.tracing.recorder import Recorder
 
 
 class SyncExtension:
@@ -27,6 +30,7 @@ class SyncExtension:
     model_runner: Any
     vllm_config: Any
     rltrain_loader: Loader | None = None
+    rltrain_recorder: Recorder | None = None
 
     def rltrain_connect(self, address: Address, first_rank: int) -> None:
         """Join the broadcast group; this worker is member FIRST_RANK + its own rank."""
@@ -44,6 +48,18 @@ class SyncExtension:
         with set_current_vllm_config(self.vllm_config):
             rank, size = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
             return pieces(self.model_runner.get_model(), names, rank, size, self.vllm_config.model_config.dtype)
+
+    def rltrain_trace(self) -> None:
+        """Listen to the model's operations from now on."""
+        self.rltrain_recorder = listen(self.model_runner.get_model())
+
+    def rltrain_end_trace(self, file: str, num_prompt: int, num_rows: int, log_probs: Sequence[float] | None) -> None:
+        """Listen no more, and write what was heard (`trace.finish`); LOG_PROBS of None: nothing to write."""
+        recorder, self.rltrain_recorder = self.rltrain_recorder, None
+        if recorder is not None:
+            recorder.close()
+            if log_probs is not None:
+                finish(recorder, Path(file), num_prompt, num_rows, log_probs)
 
     def rltrain_get_loader(self) -> Loader:
         """This worker's loader, made at the first call."""
