@@ -19,7 +19,8 @@ FAMILIES: dict[str, str] = {
     "DAT": "Data",
     "MEM": "Memory",
     "ROL": "Rollout engine",
-    "RUN": "Training step",
+    "DRF": "Rollout against training",
+    "RUN": "Health of a run",
 }
 
 

@@ -20,6 +20,7 @@ from rlcheck.facts.document import Facts, FactsError, encode
 from rlcheck.probes.context import ProbeContext
 from rlcheck.probes.gather import gather
 from rlcheck.redact import redact_bytes
+from rlcheck.report.model import Report
 
 _TICK_S = 0.5
 _SHOWN = 4
@@ -52,13 +53,35 @@ def judge_and_show(
     *,
     alone: bool = False,
 ) -> int:
-    """Judge the facts, show the report, write the record, and return the exit code.
+    """Judge the facts, show the report, write the record, and return the exit code; arguments as for `judged`.
+
+    Raises:
+        UserError: an option or a settings file that cannot be used.
+    """
+    report = judged(request, nodes, families, command, started, sections, alone=alone)
+    show(report, request.format, request.output, request.verbose, request.ascii_only)
+    if request.record is not None:
+        write_record(request.record, nodes)
+    return report.exit_code
+
+
+def judged(
+    request: ReportRequest,
+    nodes: Sequence[Facts],
+    families: tuple[str, ...],
+    command: str,
+    started: float,
+    sections: tuple[str, ...] = (),
+    *,
+    alone: bool = False,
+) -> Report:
+    """The report on the facts.
 
     Args:
         request: the options.
         nodes: the facts documents; what was measured is in the first.
         families: what is checked when neither options nor settings select anything.
-        command: ray or nccl.
+        command: the rlcheck command, for the report's head.
         started: `time.perf_counter()` at the start of the command.
         sections: checks on these sections are made, too, whatever their family.
         alone: only `families` and what the options name are imported, and the settings' selection, which is meant
@@ -71,7 +94,7 @@ def judge_and_show(
         settings = load_settings(Path(_working_directory()))
         doctor = clinic.summon(_named_families(families, request, settings)) if alone else clinic.summon()
         usual = (*families, *_checks_on(doctor, sections))
-        report = clinic.examine(
+        return clinic.examine(
             doctor,
             tuple(nodes),
             doctor.select(request.select or (() if alone else settings.select) or usual),
@@ -84,10 +107,6 @@ def judge_and_show(
         )
     except (ConfigError, clinic.SelectionError) as error:
         raise UserError(str(error)) from None
-    show(report, request.format, request.output, request.verbose, request.ascii_only)
-    if request.record is not None:
-        write_record(request.record, nodes)
-    return report.exit_code
 
 
 def own_facts(

@@ -162,6 +162,8 @@ app.command()(run_commands.config)
 app.command("memory-profile")(run_commands.memory_profile)
 app.command()(run_commands.data)
 app.command()(run_commands.rollout)
+app.command()(run_commands.drift)
+app.command()(run_commands.run)
 app.command()(preflight)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -146,7 +147,9 @@ def without_hosts(report: Report, without: dict[str, str]) -> Report:
 def show_waiting(sections: tuple[str, ...]) -> None:
     """Say on standard error what is still awaited, when somebody is looking."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[Kwaiting for: {', '.join(sections)}")
+        line = f"waiting for: {', '.join(sections)}"
+        # A longer line would go on below, where it cannot be taken away.
+        sys.stderr.write(f"\r\x1b[K{line[: max(20, shutil.get_terminal_size().columns - 1)]}")
         sys.stderr.flush()
 
 

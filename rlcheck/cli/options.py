@@ -177,6 +177,62 @@ StartTimeoutOption = Annotated[
 RandomWeightsOption = Annotated[
     bool, typer.Option("--random-weights", help="Do not load the weights of the model's files.")
 ]
+RunDirArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[RUN_DIR]",
+        help="The directory of a run, or its metrics: JSONL, TensorBoard events, trainer_state.json.",
+    ),
+]
+WatchOption = Annotated[
+    bool,
+    typer.Option("--watch", help="Follow a run until it ends; exit with 1 at the first fail, or when it stands still."),
+]
+IntervalOption = Annotated[
+    float, typer.Option("--interval", min=0.05, metavar="SECONDS", help="With --watch: between two looks.")
+]
+StallOption = Annotated[
+    float,
+    typer.Option(
+        "--stall-s", min=0.1, metavar="SECONDS", help="With --watch: how long a step may take, if steps are quick."
+    ),
+]
+FirstStepOption = Annotated[
+    float, typer.Option("--start-timeout", min=0.1, metavar="SECONDS", help="With --watch: until the first step.")
+]
+CompareOption = Annotated[
+    str, typer.Option("--compare", metavar="RUN_DIR", help="Set another run beside it: what differs, and since when.")
+]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Also write one page with curves, samples and findings.")
+]
+RunTimeoutOption = Annotated[
+    float | None,
+    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="With --watch: watch no longer than this."),
+]
+DriftArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[CONFIG|RUN_DIR]",
+        help="A config, as for `rlcheck config`: both sides are started and compared. Or a run that has been made.",
+    ),
+]
+NumPromptsOption = Annotated[
+    int, typer.Option("--num-prompts", min=0, help="Prompts of the run's data, beside the built-in ones.")
+]
+TryAllOption = Annotated[bool, typer.Option("--all", help="Try every change, also where nothing is to be explained.")]
+OperationsOption = Annotated[
+    bool, typer.Option("--operations", help="Compare every operation of the model: where does the difference enter?")
+]
+BatchInvariantOption = Annotated[
+    bool, typer.Option("--batch-invariant", help="With the engine's batch-invariant mode (VLLM_BATCH_INVARIANT=1).")
+]
+BudgetOption = Annotated[
+    float, typer.Option("--budget", min=0, metavar="SECONDS", help="Begin no further change after so long.")
+]
+DriftPlotOption = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.png|.html", help="Draw histogram, scatter and growth.")
+]
 DataArgument = Annotated[
     list[str] | None,
     typer.Argument(

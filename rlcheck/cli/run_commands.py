@@ -1,4 +1,4 @@
-"""The commands that read a run: config, memory-profile, data, rollout. Each imports its module when it runs."""
+"""Commands that read a run: config, memory-profile, data, rollout, drift, run. Each imports its module when it runs."""
 
 from __future__ import annotations
 
@@ -140,3 +140,71 @@ def rollout(
     report = ReportRequest(format, output, strict, *ids, timeout, facts, record, python, verbose, ascii_only)
     request = RolloutRequest(report, target, tuple(overrides or ()), framework, start_timeout, random_weights)
     raise typer.Exit(run_rollout(request))
+
+
+def drift(
+    target: opt.DriftArgument = "",
+    overrides: opt.OverridesArgument = None,
+    framework: opt.FrameworkOption = "auto",
+    num_prompts: opt.NumPromptsOption = 0,
+    random_weights: opt.RandomWeightsOption = False,
+    try_all: opt.TryAllOption = False,
+    operations: opt.OperationsOption = False,
+    batch_invariant: opt.BatchInvariantOption = False,
+    start_timeout: opt.StartTimeoutOption = 900.0,
+    budget: opt.BudgetOption = 600.0,
+    plot: opt.DriftPlotOption = None,
+    format: opt.FormatOption = opt.Format.TEXT,
+    output: opt.OutputOption = None,
+    record: opt.RecordOption = None,
+    facts: opt.FactsOption = None,
+    strict: opt.StrictOption = False,
+    ignore: opt.IgnoreOption = None,
+    select: opt.SelectOption = None,
+    timeout: opt.TimeoutOption = None,
+    python: opt.PythonOption = "",
+    verbose: opt.VerboseOption = False,
+    ascii_only: opt.AsciiOption = False,
+) -> None:
+    """Does the policy learn from what it did? Log-probabilities of the rollout engine against the training side's.
+
+    With a CONFIG both sides are started, compared, and the cause is searched; a RUN_DIR is only read.
+    """
+    from rlcheck.cli.active import ReportRequest
+    from rlcheck.cli.drift import DriftRequest, run_drift
+
+    ids = (tuple(ignore or ()), tuple(select or ()))
+    report = ReportRequest(format, output, strict, *ids, timeout, facts, record, python, verbose, ascii_only)
+    what = (num_prompts, random_weights, try_all, operations, batch_invariant, start_timeout, budget)
+    raise typer.Exit(run_drift(DriftRequest(report, target, tuple(overrides or ()), framework, *what, plot)))
+
+
+def run(
+    run_dir: opt.RunDirArgument = "",
+    watch: opt.WatchOption = False,
+    interval: opt.IntervalOption = 5.0,
+    stall_s: opt.StallOption = 600.0,
+    start_timeout: opt.FirstStepOption = 1800.0,
+    compare: opt.CompareOption = "",
+    html: opt.HtmlOption = None,
+    format: opt.FormatOption = opt.Format.TEXT,
+    output: opt.OutputOption = None,
+    record: opt.RecordOption = None,
+    facts: opt.FactsOption = None,
+    strict: opt.StrictOption = False,
+    ignore: opt.IgnoreOption = None,
+    select: opt.SelectOption = None,
+    timeout: opt.RunTimeoutOption = None,
+    verbose: opt.VerboseOption = False,
+    ascii_only: opt.AsciiOption = False,
+) -> None:
+    """Judge a running or finished training run by its metrics and samples: what is wrong first, since which step.
+
+    As a guard in a script: rlcheck run DIR --watch || scancel $JOB
+    """
+    from rlcheck.cli.active import ReportRequest
+    from rlcheck.cli.run import RunRequest, run_run
+
+    ids = (tuple(ignore or ()), tuple(select or ()))
+    report = ReportRequest(format, output, strict, *ids, timeout, facts, record, "", verbose, ascii_only)
+    raise typer.Exit(run_run(RunRequest(report, run_dir, watch, interval, stall_s, start_timeout, compare, html)))

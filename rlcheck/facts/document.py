@@ -15,6 +15,7 @@ from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
 from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.collectives import CollectiveFacts
 from rlcheck.facts.dataset import DatasetFacts
+from rlcheck.facts.drift import DriftFacts
 from rlcheck.facts.gpu import NvidiaFacts, RocmFacts
 from rlcheck.facts.hub import HubFacts
 from rlcheck.facts.hygiene import refuse_giants
@@ -29,8 +30,9 @@ from rlcheck.facts.rollout import RolloutFacts
 from rlcheck.facts.run import RunFacts
 from rlcheck.facts.smoke import SmokeFacts
 from rlcheck.facts.system import SystemFacts
+from rlcheck.facts.training import TrainingFacts
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
@@ -61,6 +63,8 @@ class Facts(Struct, frozen=True):
     dataset: Fact[DatasetFacts] = Fact()
     rollout: Fact[RolloutFacts] = Fact()
     smoke: Fact[SmokeFacts] = Fact()
+    training: Fact[TrainingFacts] = Fact()
+    drift: Fact[DriftFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
 
@@ -84,6 +88,8 @@ ACTIVE = {
     "dataset": "`rlcheck data`",
     "rollout": "`rlcheck rollout`",
     "smoke": "`rlcheck preflight --smoke`",
+    "training": "`rlcheck run`",
+    "drift": "`rlcheck drift`",
 }
 """Sections that no probe of `rlcheck env` collects, and the command that measures them."""
 

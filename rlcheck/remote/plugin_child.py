@@ -21,6 +21,7 @@ from typing import Any, Callable
 
 GROUP = "rlcheck.probes"
 BUILT_IN = {
+    "drift": "trainer.doctor.drift:run",
     "memory": "trainer.memory.probe:run",
     "rollout": "trainer.doctor.rollout:run",
     "smoke": "trainer.doctor.smoke:run",

@@ -13,9 +13,11 @@ from rlcheck.report import (
     collective_exhibits,
     config_exhibits,
     dataset_exhibits,
+    drift_exhibits,
     memory_exhibits,
     rollout_exhibits,
     smoke_exhibits,
+    training_exhibits,
 )
 from rlcheck.report.model import Exhibit
 from rlcheck.report.way import way
@@ -41,6 +43,8 @@ def exhibits(nodes: tuple[Facts, ...]) -> tuple[Exhibit, ...]:
         found += memory_exhibits.exhibits(facts)
         found += rollout_exhibits.exhibits(facts)
         found += smoke_exhibits.exhibits(facts)
+        found += drift_exhibits.exhibits(facts)
+        found += training_exhibits.exhibits(facts)
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ from rlcheck.checks import builtin_checks
 from rlcheck.facts.document import ACTIVE
 from rlcheck.report.headlines import importance
 from rlcheck.report.model import FamilyLine, Finding, Report
+from rlcheck.report.wording import called
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _MAX_NAMES = 3
@@ -70,7 +71,7 @@ def where(nodes: Sequence[str], everywhere: Sequence[str]) -> str:
     """`on all 64 nodes`, `on 62 of 64 nodes, not on node7, node9`, `on node7 only`."""
     missing = [node for node in everywhere if node not in set(nodes)]
     if not missing:
-        return f"on {'both' if len(nodes) == 2 else f'all {len(nodes)}'} nodes"
+        return f"on {'both' if len(nodes) == 2 else f'all {len(nodes)}'} {called(nodes)}"
     if len(nodes) <= _MAX_NAMES:
         return f"on {', '.join(nodes)} only"
     text = f"on {len(nodes)} of {len(everywhere)} nodes"

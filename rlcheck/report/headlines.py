@@ -12,7 +12,15 @@ from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import NvidiaDevice
 from rlcheck.facts.reach import ReachFacts
-from rlcheck.report import config_exhibits, dataset_exhibits, memory_exhibits, rollout_exhibits, smoke_exhibits
+from rlcheck.report import (
+    config_exhibits,
+    dataset_exhibits,
+    drift_exhibits,
+    memory_exhibits,
+    rollout_exhibits,
+    smoke_exhibits,
+    training_exhibits,
+)
 from rlcheck.report.model import STATUS_ORDER, FamilyLine, Finding
 
 _GIB = 1 << 30
@@ -221,6 +229,10 @@ def _cluster(cluster: ClusterFacts) -> str:
     return f"{len(answered)} of {len(members)} machines answered by {cluster.via}, {gpus} GPUs"
 
 
+def _run(facts: Facts) -> str:
+    return smoke_exhibits.headline(facts) or training_exhibits.headline(facts)
+
+
 HEADLINES: dict[str, Callable[[Facts], str]] = {
     "SYS": _system,
     "ENV": _python,
@@ -233,5 +245,6 @@ HEADLINES: dict[str, Callable[[Facts], str]] = {
     "DAT": dataset_exhibits.headline,
     "MEM": memory_exhibits.headline,
     "ROL": rollout_exhibits.headline,
-    "RUN": smoke_exhibits.headline,
+    "DRF": drift_exhibits.headline,
+    "RUN": _run,
 }

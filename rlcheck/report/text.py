@@ -9,11 +9,14 @@ from rlcheck.report.fold import fold, span, where
 from rlcheck.report.model import Exhibit, Finding, Fix, Report
 from rlcheck.report.page import STYLES, Page
 from rlcheck.report.tables import table_lines
-from rlcheck.report.wording import caution, counts, verdict, waiver_text
+from rlcheck.report.wording import caution, counts, first_words, verdict, waiver_text
 
 _MAX_DETAILS = 6
 _MAX_FIXES = 2
 _LABEL_WIDTH = 10
+_SILENT = "the run does not say"
+_NOT_WRITTEN = "the run does not write the metrics that they read (-v names them)"
+"""A run of few metrics leaves dozens of checks without an answer, each for a reason of its own words."""
 
 
 def render_text(report: Report, out: TextIO, *, verbose: bool = False, ascii_only: bool = False) -> None:
@@ -30,6 +33,7 @@ def render_text(report: Report, out: TextIO, *, verbose: bool = False, ascii_onl
 
 def _node(page: Page, report: Report, node: str, verbose: bool) -> None:
     page.write(page.paint(page.plain(f"rlcheck {report.version} {report.command} on {node}"), "bold"))
+    _first(page, report)
     page.write()
     families = [line for line in report.families if line.node == node]
     problems = {f.id for f in report.checks if f.node == node and f.is_problem and f.status in ("fail", "warn")}
@@ -45,10 +49,18 @@ def _node(page: Page, report: Report, node: str, verbose: bool) -> None:
         _unknown(page, unknown)
 
 
+def _first(page: Page, report: Report) -> None:
+    """What to mend first, of a run."""
+    first = first_words(report)
+    for number, line in enumerate(page.wrap(first, 7) if first else ()):
+        page.write(page.paint(f"{'       ' if number else ''}{line}", "bold"))
+
+
 def _nodes(page: Page, report: Report, verbose: bool) -> None:
     """Many nodes as one block: each family once, each distinct finding once, with the nodes that it is true of."""
     for line in page.wrap(f"rlcheck {report.version} {report.command} on {span(report.nodes)}", 0):
         page.write(page.paint(line, "bold"))
+    _first(page, report)
     page.write()
     problems = {(f.id, f.node) for f in report.checks if f.is_problem and f.status in ("fail", "warn")}
     families = fold(report)
@@ -110,7 +122,8 @@ def _unknown(page: Page, findings: list[Finding], tail: str = "") -> None:
     """What could not be made, a line for each reason: one silent tool can leave dozens of checks without an answer."""
     by_reason: dict[str, list[Finding]] = {}
     for finding in findings:
-        by_reason.setdefault(finding.message, []).append(finding)
+        silent = finding.message.startswith(_SILENT) and sum(f.message.startswith(_SILENT) for f in findings) > 1
+        by_reason.setdefault(_NOT_WRITTEN if silent else finding.message, []).append(finding)
     for reason, group in by_reason.items():
         more = f" (and {len(group) - 1} more checks)" if len(group) > 1 else ""
         _one_line(page, group[0], f"{group[0].title}{more}: {reason}{tail}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, TextIO, TypeVar
 
 import msgspec
@@ -16,6 +17,8 @@ T = TypeVar("T")
 _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
+
+_STEPS = re.compile(r"steps? (\d+)")
 
 SYMBOLS = {"pass": "✓", "info": "·", "warn": "!", "fail": "✗", "skip": "–", "unknown": "?", "error": "✗"}
 ASCII_SYMBOLS = {"pass": "v", "info": "i", "warn": "!", "fail": "x", "skip": "-", "unknown": "?", "error": "x"}
@@ -72,6 +75,11 @@ def caution(fix: Fix) -> str:
     return ", ".join(words)
 
 
+def called(nodes: Sequence[str]) -> str:
+    """What the nodes of a report are: two runs side by side are named `run A` and `run B`."""
+    return "runs" if nodes and all(node.startswith("run ") for node in nodes) else "nodes"
+
+
 def counts(report: Report) -> str:
     """The tally, e.g. `1 failed, 2 warned, 70 passed, 12 do not apply`."""
     s = report.summary
@@ -85,7 +93,7 @@ def counts(report: Report) -> str:
         (s.skip, "do not apply"),
         (s.waived, "waived"),
     )
-    over = f", over {len(report.nodes)} nodes" if len(report.nodes) > 1 else ""
+    over = f", over {len(report.nodes)} {called(report.nodes)}" if len(report.nodes) > 1 else ""
     return (", ".join(f"{number} {word}" for number, word in parts if number) or "nothing was checked") + over
 
 
@@ -96,8 +104,14 @@ def verdict(report: Report) -> str:
         first = next((f.id for f in report.checks if f.is_problem), "the first one")
         failed = [f for f in report.checks if f.is_problem and f.status == "fail"]
         number = s.fail if len(report.nodes) < 2 else len({f.id for f in failed})
-        on = f" on {len({f.node for f in failed})} of {len(report.nodes)} nodes" if len(report.nodes) > 1 else ""
+        on = (
+            f" on {len({f.node for f in failed})} of {len(report.nodes)} {called(report.nodes)}"
+            if len(report.nodes) > 1
+            else ""
+        )
         return f"exit code 1: {number} check{'s' if number > 1 else ''} failed{on}; mend {first} first"
+    if report.exit_code and report.command == "run" and report.notes:
+        return f"exit code 1: {report.notes[-1]}"
     if report.exit_code and not report.strict:
         return "exit code 1: the environment that was asked for could not be examined"
     if report.exit_code:
@@ -108,6 +122,30 @@ def verdict(report: Report) -> str:
     if s.warn:
         return "exit code 0: nothing here stops a run (--strict would count the warnings)"
     return "exit code 0: healthy"
+
+
+def first_words(report: Report) -> str:
+    """What to mend first in a run, and since which step, in a line; "" for other commands and healthy runs."""
+    if report.command not in ("run", "drift"):
+        return ""
+    found = next((f for f in report.checks if f.is_problem and f.status in ("fail", "warn")), None)
+    if found is None:
+        return ""
+    return f"first: {in_a_line(found)}" + (f" ({found.node})" if len(report.nodes) > 1 else "")
+
+
+def in_a_line(finding: Finding) -> str:
+    """A finding about a run: what was looked at, what was found, and since which step where the words do not say."""
+    what = finding.found or finding.message
+    step = since(finding)
+    tail = f", since step {step}" if step is not None and not re.search(r"\bsteps? \d", what) else ""
+    return f"{finding.id} {finding.title}: {what}{tail}"
+
+
+def since(finding: Finding) -> int | None:
+    """The step from which on a finding about a run holds, as its evidence says; None for the whole run."""
+    found = (match for item in finding.evidence if (match := _STEPS.match(item.source)))
+    return next((step for match in found if (step := int(match.group(1))) > 1), None)
 
 
 def waiver_text(finding: Finding) -> str:

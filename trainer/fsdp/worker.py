@@ -212,7 +212,9 @@ class TrainWorker:
 
     def scale_weights(self, factor: float) -> None:
         """For the doctor: multiply the actor's weights by FACTOR; a power of two can be taken back. Not collective."""
-        weights.scale(self._roles["actor"].model, factor)
+        model = self._roles["actor"].model
+        reshard(model)  # a pass that failed has left parameters gathered
+        weights.scale(model, factor)
 
     def weight_manifest(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
         """Name, shape and dtype of what `full_weights` yields, in its order. Not collective."""

@@ -1,6 +1,32 @@
-"""Checks of one training step that was made for trial."""
+"""Checks of a training run: one step made for trial, and the health of a run from its metrics and samples."""
 
 from rlcheck.check import checks_in
-from rlcheck.checks.run import step
+from rlcheck.checks.run import (
+    advantages,
+    audit,
+    critic,
+    entropy,
+    gaming,
+    gradients,
+    groups,
+    kl,
+    lengths,
+    memory,
+    numbers,
+    progress,
+    ranks,
+    rewards,
+    sign,
+    sources,
+    speed,
+    staleness,
+    step,
+    steps,
+    validation,
+)
 
-CHECKS = checks_in(step)
+_LEARNING = (numbers, rewards, sign, groups, advantages, gaming, sources, validation, lengths)
+
+CHECKS = checks_in(
+    step, *_LEARNING, steps, gradients, entropy, kl, critic, ranks, audit, progress, speed, memory, staleness
+)

@@ -6,6 +6,7 @@ from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.rollout import Failure, StageTime
 from rlcheck.facts.smoke import SmokeFacts
+from tests.checks.run import learning_cases, optimisation_cases
 
 
 def step(**changes: Any) -> Facts:
@@ -28,8 +29,12 @@ def broken(kind: str, line: str, **more: Any) -> Facts:
 CASES: dict[str, tuple[Facts, Facts]] = {
     "RUN001": (broken("run", "training rank 0 died with signal 9", root="CUDA out of memory"), step()),
     "RUN002": (step(not_finite=("actor/pg_loss", "actor/grad_norm")), step()),
+    **learning_cases.CASES,
+    **optimisation_cases.CASES,
 }
 
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     "RUN001": (broken("timeout", "did not answer within 600 s in stage run", known="gpu-out-of-memory"),),
+    **learning_cases.OTHER_FIRES,
+    **optimisation_cases.OTHER_FIRES,
 }

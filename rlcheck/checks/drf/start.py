@@ -1,0 +1,132 @@
+"""Drift that is there at the first step, when both sides hold the same weights: what it looks like says where from."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from rlcheck.checks.drf.bands import FLOAT32, number
+from rlcheck.checks.drf.reading import (
+    LOG_CORR,
+    MISMATCH,
+    PROB_CORR,
+    SLOPE,
+    Series,
+    at_first,
+    estimator_ratio,
+    is_truncated,
+    remembered,
+    series,
+    temperature_of,
+)
+from rlcheck.checks.run.common import curve_of
+from rlcheck.curves.look import median, value_at
+from rlcheck.facts.training import TrainingFacts
+
+Kind = Literal[
+    "none", "prompts", "misreported", "truncated", "temperature", "weights", "part", "other", "imprecise", "unclear"
+]
+_ROUNDING_REACHES = 10
+"""Times the problem level of bfloat16, where both sides are nearly one line: more is not rounding."""
+_ONE_LINE, _EXACT_LINE, _SAME_LINE = 0.97, 0.998, 0.99
+"""Correlation of sides that differ by rounding only: float8 included; of a float32 run, in which one side rounds as
+bfloat16 does; and above which inputs and weights are equal."""
+_ALIKE, _UNLIKE = 0.5, 0.3
+"""Below the first, not even most weights are common; below the second, not even the model."""
+
+
+class Start(NamedTuple):
+    """`size`: the usual drift of the run, `first` that of its first step, in units of the run's series.
+
+    `ratio`: of the spreads of both sides' log-probabilities, actor over engine; `only_first`: gone after that step.
+    """
+
+    kind: Kind
+    size: float = 0.0
+    first: float = 0.0
+    corr: float | None = None
+    ratio: float | None = None
+    estimators: float | None = None
+    only_first: bool = False
+
+
+@remembered
+def start(run: TrainingFacts) -> Start:
+    """What drift at the first step is of. Kind "none": there is none."""
+    found = series(run)
+    if found is None or found.curve.values[0] <= found.healthy:
+        return Start("none")
+    values = found.curve.values
+    corr = at_first(run, LOG_CORR)
+    corr = at_first(run, PROB_CORR) if corr is None else corr
+    ratio, estimators = spread_ratio(run), estimator_ratio(run)
+    later = median(values[1:])
+    only_first = later is not None and later <= found.healthy
+    if only_first and values[0] <= number("wrong_factor") * max(found.problem, later or 0.0):
+        return Start("none")
+    kind = _kind(run, found, corr, ratio, estimators, only_first)
+    return Start(kind, median(values) or 0.0, values[0], corr, ratio, estimators, only_first)
+
+
+def _kind(
+    run: TrainingFacts,
+    found: Series,
+    corr: float | None,
+    ratio: float | None,
+    estimators: float | None,
+    only_first: bool,
+) -> Kind:
+    if (at_first(run, MISMATCH) or 0.0) > 0:
+        return "prompts"
+    if only_first:
+        return "weights"
+    # Rounding may be biased, too, but is small.
+    size = max(found.curve.values[0], median(found.curve.values) or 0.0)
+    if estimators is not None and size > found.problem:
+        if estimators < number("misreported"):
+            return "misreported"
+        if estimators > number("truncated"):
+            return "truncated"
+    if (corr is None or corr >= number("min_corr")) and _is_temperature(run, found, corr, ratio):
+        return "temperature"
+    return _rounding_or_else(run, found, corr)
+
+
+def _rounding_or_else(run: TrainingFacts, found: Series, corr: float | None) -> Kind:
+    """What it is if no convention explains it: rounding up to a size, else other inputs or other weights."""
+    exact = found.dtype == FLOAT32
+    line = _EXACT_LINE if exact else _ONE_LINE
+    usual = max(found.problem, 0.05 if found.is_log else 0.01)
+    reach = usual * (_ROUNDING_REACHES if not exact and corr is not None and corr > line else 1)
+    if found.curve.values[0] <= reach and (corr is None or corr > line):
+        return "imprecise"
+    if corr is None or corr > max(line, _SAME_LINE):
+        return "unclear"
+    if curve_of(run, MISMATCH) is None:
+        return "weights" if corr < _UNLIKE else "other"
+    # The run compares prompt tokens itself, and they are equal: only the weights are left.
+    return "weights" if corr < _ALIKE else "part"
+
+
+def spread_ratio(run: TrainingFacts) -> float | None:
+    """Standard deviation of the actor's log-probabilities over that of the engine's, median of the first steps.
+
+    A regression's slope is that ratio times the correlation. Only where both are nearly one line does it say anything.
+    """
+    slopes, corrs = curve_of(run, SLOPE), curve_of(run, LOG_CORR)
+    if slopes is None or corrs is None:
+        return None
+    pairs = [
+        slope / corr for step, slope in zip(slopes.steps[:5], slopes.values[:5], strict=True)
+        if (corr := value_at(corrs, step)) is not None and corr > number("min_corr")
+    ]  # fmt: skip
+    return median(pairs)
+
+
+def _is_temperature(run: TrainingFacts, found: Series, corr: float | None, ratio: float | None) -> bool:
+    if ratio is not None:
+        return ratio > 0 and abs(math.log(ratio)) > number("temperature_ratio")
+    # Without a slope: the config divides logits, the two sides are alike, and apart by more than rounding.
+    temperature = temperature_of(run)
+    bent = temperature is not None and temperature > 0 and abs(math.log(temperature)) > number("temperature_ratio")
+    return (bent or is_truncated(run)) and corr is not None and found.curve.values[0] > found.problem

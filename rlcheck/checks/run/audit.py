@@ -1,0 +1,225 @@
+"""RUN041, RUN056: what the audit record of a run proves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown, warn
+from rlcheck.checks.run.behaviour import CLIPPED, STEP_KL
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, number_setting, proof, run_of, setting
+from rlcheck.checks.run.limits import limit
+from rlcheck.checks.run.settings import LR, override, several_updates, usual_lr
+from rlcheck.curves.look import steps_words
+from rlcheck.facts.base import need, value_or, why_missing
+from rlcheck.facts.document import Facts
+from rlcheck.facts.training import AuditStep, TrainingFacts
+
+_FEWEST = 3
+
+
+@check("RUN041", "The policy's weights change", needs=NEEDS, playbook="weights-do-not-change",
+       caused_by=("RUN010", "RUN011"))  # fmt: skip
+def weights_change(facts: Facts) -> Verdict:
+    """Looks whether optimizer steps move the weights at all.
+
+    What it does:
+        Compares the audit record's hashes of the parameters from step to step, and fails when they are equal although
+        optimizer steps were taken. Fails on a learning rate that is 0, or rounds to it, throughout. Without both, fails
+        when the policy after several optimizer steps is exactly the one before, in every step.
+
+    Why it matters:
+        A run whose weights stay as they are costs as much as one that learns, and its curves are only noise.
+
+    How to fix:
+        Look for a rate of 0, parameters that require no gradient, an optimizer that was made before the model was
+        wrapped, or steps below what 16-bit weights can hold.
+
+    References:
+        https://docs.pytorch.org/docs/stable/optim.html
+        https://github.com/areal-project/AReaL/issues/1292
+    """
+    run = run_of(facts)
+    return _rate_is_zero(run) or _hashes_stay(run) or _policy_stays(run)
+
+
+def _rate_is_zero(run: TrainingFacts) -> Verdict | None:
+    rates = curve_of(run, "actor/lr")
+    asked, least = number_setting(run, LR), limit("least_lr")
+    if rates is not None and max(rates.values) > least:
+        return None
+    if rates is not None and len(rates.values) >= _FEWEST and not _warming_up(run, len(rates.values)):
+        found, first, last = f"{max(rates.values):g} in every step", rates.steps[0], rates.steps[-1]
+    elif rates is None and asked is not None and asked <= least:
+        found, first, last = f"{asked:g} in the config", run.first_step, run.last_step
+    else:
+        return None
+    return fail(
+        f"a learning rate above {least:g}, which weights can hold",
+        found,
+        details=drawn(run, "actor/lr", "actor/grad_norm"),
+        evidence=(proof("actor/lr", 0, first, last),),
+        params=override(run, LR, usual_lr(run)),
+    )
+
+
+def _warming_up(run: TrainingFacts, steps: int) -> bool:
+    warmup = number_setting(run, "actor_rollout_ref.actor.optim.lr_warmup_steps") or 0
+    return steps <= max(warmup, number_setting(run, "trainer.critic_warmup") or 0)
+
+
+def _hashes_stay(run: TrainingFacts) -> Verdict | None:
+    audit = [one for one in value_or(run.audit, ()) if one.parameter_hashes]
+    pairs = [(one, two) for one, two in pairwise(audit) if _stepped(one, two)]
+    if not pairs:
+        return None
+    same = [two for one, two in pairs if one.parameter_hashes == two.parameter_hashes]
+    stuck = sorted({rank for one, two in pairs for rank in _stuck(one, two)}) if same else []
+    if len(same) < max(1, len(pairs) // 2):
+        return passed(f"other weights after {len(pairs) - len(same)} of {len(pairs)} steps")
+    return fail(
+        "other weights after each optimizer step",
+        f"the same in {len(same)} of {len(pairs)} steps, the first is {same[0].step}",
+        details=(f"on ranks {', '.join(map(str, stuck))}", *drawn(run, "actor/grad_norm", "actor/lr", STEP_KL)),
+        evidence=(evidence("training.audit.parameter_hashes", "equal", steps_words(same[0].step, same[-1].step)),),
+    )
+
+
+def _stepped(one: AuditStep, two: AuditStep) -> bool:
+    """Whether the optimizer stepped between the two records, as far as they say."""
+    return two.optimizer_steps > one.optimizer_steps or two.optimizer_steps < 0
+
+
+def _stuck(one: AuditStep, two: AuditStep) -> list[int]:
+    pairs = zip(one.parameter_hashes, two.parameter_hashes, strict=False)
+    return [rank for rank, (before, after) in enumerate(pairs) if before == after]
+
+
+def _policy_stays(run: TrainingFacts) -> Verdict:
+    kl, clipped = curve_of(run, STEP_KL), curve_of(run, CLIPPED)
+    if several_updates(run) and kl is not None and clipped is not None and len(kl.values) >= _FEWEST:
+        if not any(kl.values) and not any(clipped.values):
+            return fail(
+                "a policy that differs after several optimizer steps",
+                f"a KL of exactly 0 in all {len(kl.values)} steps",
+                details=drawn(run, STEP_KL, CLIPPED, "actor/grad_norm", "actor/lr"),
+                evidence=(proof(STEP_KL, 0, kl.steps[0], kl.steps[-1]),),
+            )
+        return passed("the policy differs after the updates of a step")
+    if kl is not None and any(kl.values) and several_updates(run) is not False:
+        return passed("the policy differs after the updates of a step")
+    return unknown("neither hashes of the weights nor a KL within a step are logged (trainer.audit=true writes them)")
+
+
+@check("RUN056", "The audit record adds up", needs=NEEDS, playbook="audit-does-not-add-up",
+       caused_by=("DRF001", "DRF002", "DRF003", "DRF004", "DRF005", "RUN010", "RUN030", "RUN040"))  # fmt: skip
+def audit_adds_up(facts: Facts) -> Verdict:
+    """Checks the sums that the audit record makes possible.
+
+    What it does:
+        Fails when the loss counted other than the generated tokens times the epochs. Warns when a sample that was
+        scored again earned something else, when log-probabilities that were read again one row at a time differ by
+        more than the training dtype explains, and when the optimizer's count does not rise by as many in each step.
+
+    Why it matters:
+        Each is a silent fault: tokens lost or counted twice, a reward that depends on chance, rows of a packed batch
+        that see each other.
+
+    How to fix:
+        Tokens: the mask and the split over ranks. Scores: seed the reward function, or take its average.
+        Log-probabilities: packing, padding and position ids.
+
+    References:
+        https://github.com/verl-project/verl/issues/6280
+        https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html
+    """
+    run = run_of(facts)
+    if why_missing(run.audit) is not None:
+        return skip(_absence(run))
+    audit = need(run.audit)
+    if not audit:
+        return skip("the audit record is empty")
+    epochs = number_setting(run, "actor_rollout_ref.actor.ppo_epochs") or 1
+    for look in (_tokens(epochs), _recomputed(run), _scores, _counts):
+        verdict = look(audit)
+        if verdict is not None:
+            return verdict
+    return passed(f"{len(audit)} records: tokens, scores, log-probabilities and counts agree")
+
+
+def _absence(run: TrainingFacts) -> str:
+    """Why there is no audit record."""
+    missing = why_missing(run.audit)
+    return f"no audit record: {missing.reason}" if missing is not None else ""
+
+
+def _tokens(epochs: float) -> Callable[[tuple[AuditStep, ...]], Verdict | None]:
+    def look(audit: tuple[AuditStep, ...]) -> Verdict | None:
+        told = [one for one in audit if one.response_tokens > 0 and one.loss_tokens >= 0]
+        wrong = [one for one in told if abs(one.loss_tokens - one.response_tokens * epochs) > 0.5]
+        if not wrong:
+            return None
+        one = wrong[0]
+        return fail(
+            f"a loss over {one.response_tokens:g} generated tokens x {epochs:g} epochs",
+            f"{one.loss_tokens:g} tokens at step {one.step} ({one.loss_tokens - one.response_tokens * epochs:+g}), and"
+            f" other sums in {len(wrong)} of {len(told)} steps",
+            details=_rows(wrong),
+            evidence=(evidence("training.audit.loss_tokens", one.loss_tokens, steps_words(one.step, wrong[-1].step)),),
+        )
+
+    return look
+
+
+def _rows(wrong: list[AuditStep]) -> tuple[str, ...]:
+    return tuple(
+        f"step {one.step}: {one.response_tokens} generated, {one.loss_tokens:g} in the loss" for one in wrong[:6]
+    )
+
+
+def _recomputed(run: TrainingFacts) -> Callable[[tuple[AuditStep, ...]], Verdict | None]:
+    dtype = str(setting(run, "actor_rollout_ref.actor.fsdp_config.dtype") or "bfloat16")
+    most = limit("recomputed_float32" if dtype in ("float32", "fp32") else "recomputed_16_bits")
+
+    def look(audit: tuple[AuditStep, ...]) -> Verdict | None:
+        told = [one for one in audit if one.recomputed_max_diff is not None]
+        wrong = [one for one in told if (one.recomputed_max_diff or 0.0) > most]
+        if len(wrong) < max(1, len(told) // 4):
+            return None
+        return warn(
+            f"log-probabilities that stay within {most:g} when a row is read alone ({dtype})",
+            f"{max(one.recomputed_max_diff or 0.0 for one in wrong):.3g} at most, in {len(wrong)} of {len(told)} steps",
+            details=tuple(f"step {one.step}: {one.recomputed_max_diff:.3g}" for one in wrong[:6]),
+            evidence=(evidence("training.audit.recomputed_max_diff", wrong[0].recomputed_max_diff,
+                               steps_words(wrong[0].step, wrong[-1].step)),),
+        )  # fmt: skip
+
+    return look
+
+
+def _scores(audit: tuple[AuditStep, ...]) -> Verdict | None:
+    told = [one for one in audit if one.reward is not None and one.reward_again is not None]
+    wrong = [one for one in told if abs((one.reward or 0.0) - (one.reward_again or 0.0)) > limit("rescored")]
+    if not wrong:
+        return None
+    return warn(
+        "the same reward for the same answer",
+        f"{wrong[0].reward:g}, and {wrong[0].reward_again:g} when scored again at step {wrong[0].step}"
+        f" ({len(wrong)} of {len(told)} steps)",
+        details=tuple(f"step {one.step}: {one.reward:g}, then {one.reward_again:g}" for one in wrong[:6]),
+        evidence=(evidence("training.audit.reward_again", wrong[0].reward_again,
+                           steps_words(wrong[0].step, wrong[-1].step)),),
+    )  # fmt: skip
+
+
+def _counts(audit: tuple[AuditStep, ...]) -> Verdict | None:
+    pairs = [(one, two) for one, two in pairwise(audit)
+             if one.optimizer_steps >= 0 and two.optimizer_steps >= 0 and two.step == one.step + 1]  # fmt: skip
+    back = [two for one, two in pairs if two.optimizer_steps < one.optimizer_steps]
+    if not back:
+        return None
+    return warn(
+        "a count of optimizer steps that rises",
+        f"{back[0].optimizer_steps} at step {back[0].step}, more before: the optimizer began anew",
+        evidence=(evidence("training.audit.optimizer_steps", back[0].optimizer_steps, f"step {back[0].step}"),),
+    )

@@ -1,0 +1,194 @@
+"""RUN031, RUN032: the gradients' norms."""
+
+from __future__ import annotations
+
+from rlcheck.check import Verdict, check, fail, info, passed, skip, warn
+from rlcheck.checks.run.behaviour import GRAD_NORM, end_of, start_of
+from rlcheck.checks.run.causes import SIGNAL
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of
+from rlcheck.checks.run.limits import limit
+from rlcheck.checks.run.settings import (
+    CRITIC_GRAD_CLIP,
+    GRAD_CLIP,
+    LR,
+    clip_of,
+    key_in_use,
+    override,
+)
+from rlcheck.checks.run.spikes import Spike, harm_of, is_held, spikes_of
+from rlcheck.checks.run.steps import broken_since, largest_rate
+from rlcheck.curves.look import slope, smooth
+from rlcheck.facts.document import Facts
+from rlcheck.facts.training import Curve, TrainingFacts
+
+_LEAST_POINTS = 4
+
+
+@check("RUN031", "No single gradient wrecks the policy", needs=NEEDS, playbook="gradient-spike",
+       caused_by=("RUN030",))  # fmt: skip
+def spike_is_held(facts: Facts) -> Verdict:
+    """Looks for single steps with a gradient far above the usual one, and whether the clip held them.
+
+    What it does:
+        Finds steps whose gradient norm is over ten times the median of the steps before. One that the run's clip cuts
+        down is no harm. One that is not cut fails when reward, entropy or the policy's steps changed for the worse
+        there, and warns when it is a hundred times the usual one.
+
+    Why it matters:
+        One batch of bad samples can undo all that was learned; Adam remembers its size for a thousand steps more.
+
+    How to fix:
+        Clip gradients at 1.0, and go on from a checkpoint before the spike. Look at the samples of that step.
+
+    References:
+        https://arxiv.org/abs/1211.5063
+        https://github.com/verl-project/verl/issues/1066
+    """
+    run = run_of(facts)
+    roles = [role for role in ("actor", "critic") if curve_of(run, f"{role}/grad_norm") is not None]
+    if not roles:
+        return lacking(run, GRAD_NORM)
+    if all(len(run.curves[f"{role}/grad_norm"].values) < _LEAST_POINTS for role in roles):
+        return skip(f"too few steps to know the usual norm ({_LEAST_POINTS} are needed)")
+    if broken_since(run) == run.curves[f"{roles[0]}/grad_norm"].steps[0]:
+        return skip("the policy's steps are too large from the first on: there is no usual norm")
+    found = [spike for role in roles for spike in spikes_of(run, role)]
+    loose = [spike for spike in found if is_held(run, spike) is not True]
+    worst = _worst(run, loose)
+    if worst is None:
+        return passed(_calm_words(run, roles, found))
+    return _spike_verdict(run, *worst, loose)
+
+
+def _worst(run: TrainingFacts, loose: list[Spike]) -> tuple[Spike, tuple[str, ...]] | None:
+    """The first spike that did harm, else the largest that was not clipped or is huge; None where there is neither."""
+    harmed = [(spike, harm) for spike in loose if (harm := harm_of(run, spike))]
+    if harmed:
+        return harmed[0]
+    huge = limit("huge_spike_factor")
+    bare = [spike for spike in loose if is_held(run, spike) is False or spike.norm >= huge * spike.usual]
+    return (max(bare, key=lambda spike: spike.norm / spike.usual), ()) if bare else None
+
+
+def _spike_verdict(run: TrainingFacts, spike: Spike, harm: tuple[str, ...], loose: list[Spike]) -> Verdict:
+    keys = GRAD_CLIP if spike.role == "actor" else CRITIC_GRAD_CLIP
+    said, most = clip_of(run, keys)
+    held = f"clipped at {most:g}" if most is not None else "not clipped" if said else "whether clipped is not known"
+    times = spike.norm / spike.usual
+    found = f"{spike.norm:.3g} at step {spike.step} ({times:.0f} times as long, {held})"
+    more = {
+        "details": (
+            *harm,
+            f"{len(loose)} such steps: {', '.join(str(one.step) for one in loose[:8])}",
+            *drawn(run, spike.metric, "critic/score/mean", "actor/entropy", "actor/ppo_kl"),
+        ),
+        "evidence": (proof(spike.metric, f"{spike.norm:.4g}", spike.step),),
+        "params": override(run, key_in_use(run, keys), 1.0) if most != 1.0 else {},
+    }
+    expected = f"gradients of the {spike.role} near their usual norm of {spike.usual:.3g}, or clipped"
+    if harm:
+        return fail(expected, f"{found}; then {harm[0]}", **more)
+    if times >= limit("huge_spike_factor"):
+        return warn(expected, found, **more)
+    return info(f"the norm of the {spike.role}'s gradient is {found}; nothing came of it", **more)
+
+
+def _calm_words(run: TrainingFacts, roles: list[str], found: list[Spike]) -> str:
+    norms = ", ".join(f"{role} at most {max(run.curves[f'{role}/grad_norm'].values):.3g}" for role in roles)
+    held = [spike for spike in found if is_held(run, spike)]
+    return f"{norms}" + (f"; {len(held)} spikes, held by the clip" if held else "")
+
+
+@check("RUN032", "Gradients are there, and do not grow", needs=NEEDS, playbook="gradient-spike",
+       caused_by=(*SIGNAL, "RUN010", "RUN014", "RUN030", "RUN031", "RUN033", "RUN036", "RUN039"))  # fmt: skip
+def gradient_norm(facts: Facts) -> Verdict:
+    """Looks at the trend of the policy's gradient norm.
+
+    What it does:
+        Fails when every gradient is exactly 0, or every optimizer step was skipped. Warns when some steps were
+        skipped because their gradient was not finite, and when the norm rises to ten times its first level.
+
+    Why it matters:
+        Without a gradient nothing is learned, whatever the other curves show. A norm that grows comes before a policy
+        that breaks.
+
+    How to fix:
+        No gradient: see the findings about rewards and advantages. A growing one: a lower learning rate, and a look at
+        the difference between engine and training.
+
+    References:
+        https://arxiv.org/abs/1211.5063
+        https://github.com/verl-project/verl/issues/747
+    """
+    run = run_of(facts)
+    curve = curve_of(run, GRAD_NORM)
+    skipped = run.curves.get("actor/skipped_steps")
+    if curve is None:
+        return _all_skipped(run, skipped) or lacking(run, GRAD_NORM)
+    return _zero(run, curve) or _all_skipped(run, skipped) or _some_skipped(run, skipped) or _trend(run, curve)
+
+
+def _zero(run: TrainingFacts, curve: Curve) -> Verdict | None:
+    least = limit("least_grad_norm")
+    empty = [step for step, value in zip(curve.steps, curve.values, strict=True) if abs(value) <= least]
+    if len(empty) < max(2, len(curve.values) // 2):
+        return None
+    judge = fail if len(empty) == len(curve.values) else warn
+    size = "exactly 0" if curve.values.count(0.0) == len(empty) else "next to nothing"
+    return judge(
+        "gradients that are not 0",
+        f"{size} in {len(empty)} of {len(curve.values)} steps, the first is {empty[0]}",
+        details=drawn(run, GRAD_NORM, "actor/pg_loss", "critic/advantages/max", "critic/score/mean"),
+        evidence=(proof(GRAD_NORM, 0, empty[0], empty[-1]),),
+    )
+
+
+def _all_skipped(run: TrainingFacts, skipped: Curve | None) -> Verdict | None:
+    taken = run.curves.get("actor/optimizer_steps")
+    if skipped is None or taken is None or not any(skipped.values) or any(taken.values):
+        return None
+    return fail(
+        "optimizer steps that are taken",
+        "every one was skipped, because its gradient was not finite",
+        evidence=(proof("actor/skipped_steps", sum(skipped.values), skipped.steps[0], skipped.steps[-1]),),
+    )
+
+
+def _some_skipped(run: TrainingFacts, skipped: Curve | None) -> Verdict | None:
+    if skipped is None or not any(skipped.values):
+        return None
+    bad = [step for step, value in zip(skipped.steps, skipped.values, strict=True) if value]
+    return warn(
+        "gradients that are finite",
+        f"{sum(skipped.values):g} optimizer steps skipped, in {len(bad)} steps, the first is {bad[0]}",
+        details=drawn(run, "actor/skipped_steps", GRAD_NORM, "actor/ppo_kl"),
+        evidence=(proof("actor/skipped_steps", sum(skipped.values), bad[0], bad[-1]),),
+        params=_half_rate(run),
+    )
+
+
+def _trend(run: TrainingFacts, curve: Curve) -> Verdict:
+    if len(curve.values) < 10:
+        return skip(f"{len(curve.values)} steps, too few for a trend (10 are judged)")
+    smoothed = smooth(curve, 2)
+    first, last, rising = start_of(smoothed), end_of(smoothed), (slope(smoothed) or 0.0) > 0
+    if rising and first > 0 and last > limit("grad_norm_growth") * first:
+        return warn(
+            f"a gradient norm that stays within {limit('grad_norm_growth'):g} times its first level",
+            f"a rise from {first:.3g} to {last:.3g}",
+            details=drawn(run, GRAD_NORM, "actor/ppo_kl", "training/rollout_probs_diff_mean"),
+            evidence=(proof(GRAD_NORM, f"{last:.4g}", curve.steps[0], curve.steps[-1]),),
+            params=_half_rate(run),
+        )
+    said, most = clip_of(run, GRAD_CLIP)
+    if said and most is not None and end_of(curve) > limit("spike_factor") * most:
+        return info(
+            f"the norm is about {end_of(curve):.3g}, the clip {most:g}: the clip sets the size of every step",
+            details=drawn(run, GRAD_NORM),
+        )
+    return passed(f"from {first:.3g} to {last:.3g}")
+
+
+def _half_rate(run: TrainingFacts) -> dict[str, str]:
+    rate = largest_rate(run)
+    return override(run, LR, rate / 2) if rate else {}

@@ -1,0 +1,213 @@
+"""RUN036, RUN037: the KL to the reference: whether it is held back, and how large it is."""
+
+from __future__ import annotations
+
+from rlcheck.check import Verdict, check, fail, passed, skip, warn
+from rlcheck.checks.run.behaviour import end_of, reward_move, reward_span, start_of
+from rlcheck.checks.run.causes import DRIFT, SIGNAL
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
+from rlcheck.checks.run.limits import limit
+from rlcheck.checks.run.loss_terms import kl_sign, terms_of
+from rlcheck.checks.run.settings import KL_COEF, KL_IN_REWARD, KL_LOSS_COEF, LR, USE_KL_LOSS, override
+from rlcheck.checks.run.steps import largest_rate
+from rlcheck.curves.look import correlation, left_band, median, slope, smooth, steps_words
+from rlcheck.facts.document import Facts
+from rlcheck.facts.training import Curve, TrainingFacts
+
+KL_LOSS = "actor/kl_loss"
+KL_PENALTY = "actor/reward_kl_penalty"
+_SHOWN = (KL_LOSS, KL_PENALTY, "critic/score/mean", "actor/entropy", "actor/ppo_kl")
+_FEWEST = 5
+
+
+@check("RUN036", "The KL penalty pulls back", needs=NEEDS, playbook="kl-loss-sign", caused_by=("RUN030",))
+def kl_penalty_sign(facts: Facts) -> Verdict:
+    """Looks at the coefficient of the KL to the reference, as it is set and as it was applied.
+
+    What it does:
+        Fails on a negative coefficient. Where the run logs the loss and its parts, solves for the coefficient that was
+        really applied, and fails when it rewards distance, or when a penalty that is set is not there. For KL in the
+        reward, compares rewards before and after it. Fails, too, when a KL that costs much still rises and the reward
+        does not.
+
+    Why it matters:
+        With the wrong sign the policy is paid for leaving the reference, and does so without end.
+
+    How to fix:
+        The term is added to the loss (kl_loss_coef above 0), or subtracted from the reward.
+
+    References:
+        https://arxiv.org/abs/2402.03300
+        https://verl.readthedocs.io/en/latest/examples/config.html
+    """
+    run = run_of(facts)
+    for key in (KL_LOSS_COEF, KL_COEF):
+        asked = number_setting(run, key)
+        if asked is not None and asked < 0:
+            return _set_negative(run, key, asked)
+    for found in (_in_the_loss(run), _in_the_reward(run), _runs_away(run)):
+        if found is not None:
+            return found
+    if curve_of(run, KL_LOSS, KL_PENALTY) is None:
+        if run.settings and not setting(run, USE_KL_LOSS) and not setting(run, KL_IN_REWARD):
+            return skip("no KL to a reference is used")
+        return lacking(run, KL_LOSS, KL_PENALTY)
+    terms = terms_of(run)
+    held = f"the loss holds {terms.kl:+.4g} times the KL, and it" if terms and terms.kl is not None else "the KL"
+    return passed(f"{held} ends at {end_of(_kl(run)):.3g}")
+
+
+def _kl(run: TrainingFacts) -> Curve:
+    curve = curve_of(run, KL_LOSS, KL_PENALTY)
+    assert curve is not None
+    return curve
+
+
+def _set_negative(run: TrainingFacts, key: str, asked: float) -> Verdict:
+    return fail(
+        f"a {key.rpartition('.')[2]} above 0",
+        f"{asked:g}: distance from the reference is rewarded",
+        details=drawn(run, *_SHOWN),
+        evidence=(proof(KL_LOSS, asked, run.first_step, run.last_step),),
+        params=override(run, key, abs(asked)),
+    )
+
+
+def _in_the_loss(run: TrainingFacts) -> Verdict | None:
+    terms = terms_of(run)
+    if terms is None or terms.kl is None:
+        return None
+    asked, sign, where = number_setting(run, KL_LOSS_COEF), kl_sign(run, terms), steps_words(terms.first, terms.last)
+    if sign == "none" and asked and setting(run, USE_KL_LOSS):
+        found = f"none: actor/loss less actor/pg_loss does not hold it, {where}"
+    elif sign == "wrong":
+        found = f"{terms.kl:+.4g} times, {where}: distance from the reference is rewarded{_growth(run)}"
+    else:
+        return None
+    return fail(
+        f"a loss that holds {f'{asked:+g}' if asked else 'more than 0'} times the KL",
+        found,
+        details=("solved from actor/loss - actor/pg_loss, actor/kl_loss and actor/entropy_loss", *drawn(run, *_SHOWN)),
+        evidence=(proof("actor/loss", f"{terms.kl:+.4g} actor/kl_loss", terms.first, terms.last),),
+        params=override(run, USE_KL_LOSS, "false"),
+    )
+
+
+def _growth(run: TrainingFacts) -> str:
+    return f"; the KL went from {start_of(_kl(run)):.3g} to {end_of(_kl(run)):.3g}"
+
+
+def _in_the_reward(run: TrainingFacts) -> Verdict | None:
+    """What the KL did to the reward: score less reward must rise with the KL, and can in no case fall and fall."""
+    kl, score, reward = (curve_of(run, name) for name in (KL_PENALTY, "critic/score/mean", "critic/rewards/mean"))
+    if score is None or reward is None:
+        return None
+    after = dict(zip(reward.steps, reward.values, strict=True))
+    pairs = [
+        (step, value - after[step]) for step, value in zip(score.steps, score.values, strict=True) if step in after
+    ]
+    taken = Curve(steps=tuple(step for step, _ in pairs), values=tuple(value for _, value in pairs))
+    if len(pairs) < _FEWEST:
+        return None
+    together = correlation(kl, taken) if kl is not None else None
+    if together is None:
+        given = -end_of(taken)
+        least = limit("kl_gift") * reward_span(run)
+        wrong = given > least and abs(start_of(taken)) < 0.5 * given and (slope(taken) or 0.0) < 0
+        words = f"rewards above the scores, by {-start_of(taken):.3g} at first and {given:.3g} at the end"
+    else:
+        wrong = together < -limit("kl_reward_correlation")
+        words = f"rewards that it raises, by {-end_of(taken):.3g} at the end (correlation {together:.2f}){_growth(run)}"
+    if not wrong:
+        return None
+    return fail(
+        "rewards that the KL lowers",
+        f"{words}, {steps_words(pairs[0][0], pairs[-1][0])}",
+        details=drawn(run, KL_PENALTY, "critic/score/mean", "critic/rewards/mean"),
+        evidence=(proof("critic/rewards/mean", f"{end_of(reward):.3g}", pairs[0][0], pairs[-1][0]),),
+        params=override(run, KL_IN_REWARD, "false"),
+    )
+
+
+def _runs_away(run: TrainingFacts) -> Verdict | None:
+    """What a penalty does not let happen, whatever the logged loss says: a KL that costs far more than it earns."""
+    kl, asked, move = curve_of(run, KL_LOSS), number_setting(run, KL_LOSS_COEF), reward_move(run)
+    if kl is None or not asked or not setting(run, USE_KL_LOSS) or move is None or len(kl.values) < _FEWEST:
+        return None
+    cost = asked * end_of(kl)
+    if move.up or cost <= limit("kl_cost") or not _rising(kl):
+        return None
+    return fail(
+        "a KL that its penalty holds back",
+        f"{start_of(kl):.3g} to {end_of(kl):.3g}, which costs {cost:.3g} and earns nothing: reward {move}",
+        details=drawn(run, *_SHOWN),
+        evidence=(proof(KL_LOSS, f"{end_of(kl):.3g}", kl.steps[0], kl.steps[-1]),),
+        params=override(run, USE_KL_LOSS, "false"),
+    )
+
+
+def _rising(curve: Curve) -> bool:
+    """It ends above its middle, and its slope is up."""
+    middle = median(curve.values) or 0.0
+    return (slope(smooth(curve, 2)) or 0.0) > 0 and end_of(curve) > 1.1 * middle
+
+
+@check("RUN037", "The KL to the reference stays in its band", needs=NEEDS, playbook="kl-explosion",
+       caused_by=(*DRIFT, *SIGNAL, "RUN010", "RUN030", "RUN031", "RUN033", "RUN036"))  # fmt: skip
+def kl_in_band(facts: Facts) -> Verdict:
+    """Looks at the KL between policy and reference, in the loss or in the reward.
+
+    What it does:
+        Warns when the KL stays above 0.15 nats a token and still rises, when it is above that in the first step, where
+        policy and reference should be one, and when it is clearly negative. Fails above 10.
+
+    Why it matters:
+        A policy that leaves its reference without end forgets how to write before it learns what is asked.
+
+    How to fix:
+        Raise the KL weight or lower the learning rate. A KL that is large in the first step is a mismatch of the two
+        models, which neither mends.
+
+    References:
+        https://arxiv.org/abs/1909.08593
+        https://github.com/huggingface/trl/issues/3015
+        https://github.com/meta-pytorch/torchforge/issues/664
+    """
+    run = run_of(facts)
+    kl = curve_of(run, KL_LOSS, KL_PENALTY)
+    if kl is None:
+        if run.settings and not setting(run, USE_KL_LOSS) and not setting(run, KL_IN_REWARD):
+            return skip("no KL to a reference is used")
+        return lacking(run, KL_LOSS, KL_PENALTY)
+    high, broken = limit("kl_band"), limit("kl_broken")
+    name = KL_LOSS if kl is run.curves.get(KL_LOSS) else KL_PENALTY
+    since = left_band(kl, None, high, min(3, len(kl.values)))
+    if since is not None and end_of(kl) > broken:
+        return _out_of_band(run, kl, name, since, "fail", f"{end_of(kl):.3g} at the end")
+    if kl.steps[0] <= 1 and kl.values[0] > high:
+        return _out_of_band(run, kl, name, kl.steps[0], "warn", f"{kl.values[0]:.3g} in the first step")
+    if since is not None and end_of(kl) > high and _rising(kl):
+        return _out_of_band(run, kl, name, since, "warn", f"{end_of(kl):.3g} at the end, and rising")
+    negative = left_band(kl, -limit("kl_negative"), None, 5)
+    if negative is not None and (median(kl.values) or 0.0) < -limit("kl_negative"):
+        return _out_of_band(run, kl, name, negative, "warn", f"{median(kl.values) or 0.0:.3g}, which no KL can be")
+    return passed(f"from {start_of(kl):.3g} to {end_of(kl):.3g} nats a token")
+
+
+def _out_of_band(run: TrainingFacts, kl: Curve, name: str, since: int, status: str, found: str) -> Verdict:
+    judge = fail if status == "fail" else warn
+    return judge(
+        f"a KL between 0 and {limit('kl_band'):g} nats a token",
+        f"{found} (out of the band since step {since})",
+        details=drawn(run, *_SHOWN),
+        evidence=(proof(name, f"{end_of(kl):.4g}", since, run.last_step),),
+        params=_stronger(run),
+    )
+
+
+def _stronger(run: TrainingFacts) -> dict[str, str]:
+    key = KL_LOSS_COEF if setting(run, USE_KL_LOSS) else KL_COEF if setting(run, KL_IN_REWARD) else ""
+    weight, rate = number_setting(run, key) if key else None, largest_rate(run)
+    if key and weight is not None and weight > 0:
+        return override(run, key, 2 * weight)
+    return override(run, LR, rate / 2) if rate else {}

@@ -1,0 +1,77 @@
+"""RUN055: how many updates lie between the weights that sampled and those that learn."""
+
+from __future__ import annotations
+
+from rlcheck.check import Verdict, check, fail, passed, unknown, warn
+from rlcheck.checks.run.behaviour import end_of
+from rlcheck.checks.run.causes import SYNC
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, number_setting, proof, run_of
+from rlcheck.checks.run.limits import limit
+from rlcheck.curves.look import left_band, median
+from rlcheck.facts.document import Facts
+from rlcheck.facts.training import TrainingFacts
+
+MEAN, MOST = "training/policy_staleness/mean", "training/policy_staleness/max"
+_BOUNDS = ("max_off_policy_steps", "rollout.max_head_offpolicyness", "trainer.fully_async.max_staleness_steps",
+           "grpo.async_grpo.max_trajectory_age_steps", "trainer.v1.sampler.max_off_policy_threshold")  # fmt: skip
+_STALE, _DROPPED = "fully_async/count/stale_samples_processed", "fully_async/count/dropped_stale_samples"
+
+
+@check("RUN055", "Samples are as fresh as the method allows", needs=NEEDS, playbook="stale-samples", caused_by=SYNC)
+def staleness(facts: Facts) -> Verdict:
+    """Compares the age of samples, in updates of the policy, with what is allowed.
+
+    What it does:
+        Fails when samples of a synchronous trainer (rltrain) are older than the weights, and when an asynchronous one
+        exceeds the bound that its config sets. Where no bound is known, warns above 8 updates.
+
+    Why it matters:
+        PPO's ratio corrects for a policy that is a few updates old. For an older one its clip throws most tokens away,
+        or lets the wrong ones through.
+
+    How to fix:
+        Lower the bound, or give the engines more GPUs; truncated importance sampling corrects for what is left.
+
+    References:
+        https://arxiv.org/abs/2505.24298
+        https://verl.readthedocs.io/en/latest/advance/fully_async.html
+    """
+    run = run_of(facts)
+    curve = curve_of(run, MOST, MEAN)
+    if curve is None:
+        return _counted(run)
+    name = MOST if MOST in run.curves and curve is run.curves[MOST] else MEAN
+    bound, said = _bound(run)
+    since = left_band(curve, None, bound, min(3, len(curve.values)))
+    if since is None:
+        return passed(f"at most {max(curve.values):g} updates old, {bound:g} are allowed")
+    judge = fail if said else warn
+    return judge(
+        f"samples that are at most {bound:g} updates old" + ("" if said else " (the run sets no bound)"),
+        f"{end_of(curve):g} at the end, more than that since step {since}",
+        details=drawn(run, MEAN, MOST, "actor/ppo_kl", "training/rollout_probs_diff_mean"),
+        evidence=(proof(name, f"{end_of(curve):g}", since, run.last_step),),
+    )
+
+
+def _bound(run: TrainingFacts) -> tuple[float, bool]:
+    """The largest age that is allowed, and whether the run itself says so."""
+    if run.framework == "rltrain":
+        return 0.0, True
+    asked = number_setting(run, *_BOUNDS)
+    return (asked, True) if asked is not None else (limit("staleness"), False)
+
+
+def _counted(run: TrainingFacts) -> Verdict:
+    """verl's fully asynchronous trainer counts stale samples instead."""
+    stale, dropped = curve_of(run, _STALE), curve_of(run, _DROPPED)
+    if dropped is not None and stale is not None and end_of(dropped) > max(end_of(stale), 1.0):
+        return warn(
+            "stale samples that are still of use",
+            f"{median(dropped.values) or 0.0:g} dropped, {median(stale.values) or 0.0:g} used: most are too old",
+            details=drawn(run, _DROPPED, _STALE),
+            evidence=(proof(_DROPPED, f"{end_of(dropped):g}", dropped.steps[0], dropped.steps[-1]),),
+        )
+    if stale is not None:
+        return passed(f"{end_of(stale):g} stale samples used")
+    return unknown("the run does not log how old its samples are")

@@ -1,0 +1,279 @@
+"""RUN030, RUN038: how far one training step moves the policy."""
+
+from __future__ import annotations
+
+from rlcheck.check import Evidence, Verdict, check, fail, info, passed, warn
+from rlcheck.checks.run.behaviour import (
+    CLIPPED,
+    EDGE,
+    ENTROPY,
+    GRAD_NORM,
+    STEP_KL,
+    end_of,
+    reward_move,
+    solved,
+    start_of,
+)
+from rlcheck.checks.run.causes import DRIFT
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
+from rlcheck.checks.run.limits import limit
+from rlcheck.checks.run.settings import CLIPS, EPOCHS, LR, kind_of_model, override, several_updates, usual_lr
+from rlcheck.checks.run.spikes import spikes_of
+from rlcheck.curves.look import left_band, median, steps_words, window
+from rlcheck.facts.document import Facts
+from rlcheck.facts.training import Curve, TrainingFacts
+
+_SHOWN = (STEP_KL, CLIPPED, "actor/entropy", "critic/score/mean", GRAD_NORM, "actor/lr")
+
+
+@check("RUN030", "The policy's steps are of a sane size", needs=NEEDS, playbook="steps-too-large",
+       caused_by=("DRF001", "DRF002", "DRF003", "DRF005"))  # fmt: skip
+def step_size(facts: Facts) -> Verdict:
+    """Judges the learning rate, and how far a step moves the policy from the one that sampled.
+
+    What it does:
+        Takes the largest learning rate that the run used, from its metrics or its config, and the KL from the old to
+        the new policy (actor/ppo_kl) with the clip fraction from the first step on. Fails on a rate that no network
+        takes (0.05 and more with Adam), and on steps of a KL above 0.1 that break entropy, reward or the clip. Warns
+        on large steps that broke nothing yet, on steps that hardly move a policy that learns nothing, and names a rate
+        that is high for the model.
+
+    Why it matters:
+        Adam moves each weight by about the learning rate at every step. Steps that are too large break the policy in
+        the first few, and it does not come back.
+
+    How to fix:
+        Lower the learning rate, to the usual one of such a model if it is far above it, else by half.
+
+    References:
+        https://arxiv.org/abs/1412.6980
+        https://spinningup.openai.com/en/latest/algorithms/ppo.html
+        https://verl.readthedocs.io/en/latest/examples/config.html
+    """
+    run = run_of(facts)
+    rate, kl = largest_rate(run), curve_of(run, STEP_KL)
+    if rate is None and kl is None:
+        return lacking(run, STEP_KL, "actor/lr")
+    since = broken_since(run)
+    broke = broken_words(run, since)
+    if rate is not None and ((rate >= limit("absurd_lr") and not _plain_sgd(run)) or (rate >= _suspect(run) and broke)):
+        return _too_fast(run, rate, since, broke)
+    if since is not None:
+        return _too_far(run, rate, since, broke)
+    if kl is not None and rate is not None and _hardly_moves(run, kl, rate):
+        return _too_short(run, kl, rate)
+    if rate is not None and rate >= _suspect(run):
+        return info(
+            f"a learning rate of {rate:g} is high ({_suspect(run):g} and more), though steps are small so far",
+            details=drawn(run, *_SHOWN),
+            evidence=(proof("actor/lr", f"{rate:g}", run.first_step, run.last_step),),
+        )
+    words = [f"learning rate at most {rate:g}"] if rate is not None else []
+    words += [f"KL of a step {median(kl.values) or 0.0:.2g}, at most {max(kl.values):.2g}"] if kl is not None else []
+    return passed(", ".join(words))
+
+
+def largest_rate(run: TrainingFacts) -> float | None:
+    """The largest learning rate of the policy: as it was used, else as the config says."""
+    used = curve_of(run, "actor/lr")
+    return max(used.values) if used is not None else number_setting(run, LR)
+
+
+def _suspect(run: TrainingFacts) -> float:
+    kind = kind_of_model(run)
+    return limit("suspect_lr_of_full_model") if kind == "full" else limit("suspect_lr")
+
+
+def _plain_sgd(run: TrainingFacts) -> bool:
+    """Whether steps are as long as the gradient, so that the rate alone says nothing."""
+    return "sgd" in str(setting(run, "actor_rollout_ref.actor.optim.optimizer", "optim") or "").lower()
+
+
+def broken_since(run: TrainingFacts) -> int | None:
+    """The first step from which steps of the policy stay too large; None if there is none, or a spike comes first."""
+    kl = curve_of(run, STEP_KL)
+    if kl is None:
+        return _shocked_at(run)
+    most = limit("step_kl")
+    since = left_band(kl, -most, most, min(EDGE, max(2, len(kl.values))))
+    early = kl.values[:2]
+    if since is None and any(abs(value) > 5 * most for value in early):
+        since = kl.steps[0]
+    spike = min((found.step for found in spikes_of(run, "actor")), default=None)
+    # What a single gradient broke is told by RUN031.
+    return None if since is not None and spike is not None and kl.steps[0] + 1 < spike <= since else since
+
+
+def _shocked_at(run: TrainingFacts) -> int | None:
+    """Where no KL of a step is logged: the step among the first after which the entropy is quite another."""
+    entropy, move = curve_of(run, *ENTROPY), reward_move(run)
+    if entropy is None or move is None or move.up:
+        return None
+    for place in range(1, min(1 + EDGE, len(entropy.values))):
+        before, after = entropy.values[place - 1], entropy.values[place]
+        if after < 0.5 * before or after > max(1.5 * before, before + limit("entropy_explosion_nats")):
+            return entropy.steps[place - 1]
+    return None
+
+
+def broken_words(run: TrainingFacts, since: int | None) -> tuple[str, ...]:
+    """What says that the steps are too large: clip, entropy, reward. Nothing does where the reward rises after them."""
+    move = None if since is None else reward_move(run, since + 1)
+    if since is None or (move is not None and move.up):
+        return ()
+    words: list[str] = []
+    clipped = curve_of(run, CLIPPED)
+    if clipped is not None:
+        later = window(clipped, since, since + NEAR).values
+        if later and max(later) > limit("broken_clip_fraction"):
+            words.append(f"the clip holds {max(later):.0%} of the tokens")
+    words += _entropy_words(curve_of(run, *ENTROPY), since)
+    if move is not None:
+        words.append(f"the reward went from {move}")
+    return tuple(words)
+
+
+NEAR = 10
+"""Steps after the break that are looked at."""
+
+
+def _entropy_words(entropy: Curve | None, since: int) -> list[str]:
+    if entropy is None:
+        return []
+    later = window(entropy, since + 1, since + NEAR).values
+    first = entropy.values[0] if since <= entropy.steps[0] else start_of(entropy)
+    low, high = (min(later), max(later)) if later else (first, first)
+    if low < 0.5 * first or high > 1.5 * first:
+        return [f"the entropy went from {first:.3g} to {low if low < 0.5 * first else high:.3g}"]
+    return []
+
+
+def _too_fast(run: TrainingFacts, rate: float, since: int | None, broke: tuple[str, ...]) -> Verdict:
+    kind = kind_of_model(run)
+    usual = usual_lr(run)
+    what = {"lora": "LoRA", "tiny": "so small a model"}.get(kind, "full tuning")
+    first = since if since is not None else run.first_step
+    return fail(
+        f"a learning rate near {usual:g}, as {what} takes",
+        f"{rate:g}" + (f"; since step {since} {', '.join(broke)}" if broke and since is not None else ""),
+        details=(*broke, *drawn(run, *_SHOWN)),
+        evidence=(proof("actor/lr", f"{rate:g}", first, run.last_step), *_kl_proof(run, first)),
+        params=override(run, LR, usual),
+    )
+
+
+def _too_far(run: TrainingFacts, rate: float | None, since: int, broke: tuple[str, ...]) -> Verdict:
+    kl = curve_of(run, STEP_KL)
+    later = [abs(value) for value in window(kl, since, run.last_step).values] if kl is not None else []
+    # Without the KL, what broke may have broken otherwise.
+    judge = fail if broke and later else warn
+    divisor = 10 if max(later, default=0.0) > 10 * limit("step_kl") else 2
+    return judge(
+        f"steps that move the policy by a KL of at most {limit('step_kl'):g}",
+        _sizes(later, since) + (f"; {', '.join(broke)}" if broke else ""),
+        details=(steps_words(since, run.last_step), *drawn(run, *_SHOWN)),
+        evidence=_kl_proof(run, since),
+        params=_fewer_epochs(run) or override(run, LR, rate / divisor if rate else usual_lr(run)),
+    )
+
+
+def _fewer_epochs(run: TrainingFacts) -> dict[str, str]:
+    epochs = number_setting(run, EPOCHS)
+    return override(run, EPOCHS, 1) if epochs is not None and epochs > limit("many_epochs") else {}
+
+
+def _sizes(later: list[float], since: int) -> str:
+    usual = median(later) or 0.0
+    if not later:
+        return f"larger ones from step {since} on"
+    if usual <= limit("step_kl"):
+        return f"up to {max(later):.3g} from step {since} on"
+    return f"{usual:.3g} ({max(later):.3g} at most) from step {since} on"
+
+
+def _hardly_moves(run: TrainingFacts, kl: Curve, rate: float) -> bool:
+    """A rate far below the usual one, several updates after which the policy is almost the same, nothing learned."""
+    clipped, move = curve_of(run, CLIPPED), reward_move(run)
+    if not kind_of_model(run) or rate > 0.1 * usual_lr(run) or not several_updates(run):
+        return False
+    if len(kl.values) < limit("slow_steps") or move is None or move.up or solved(run):
+        return False
+    tiny = (median(abs(value) for value in kl.values) or 0.0) < limit("tiny_step_kl")
+    return tiny and (clipped is None or not median(clipped.values))
+
+
+def _too_short(run: TrainingFacts, kl: Curve, rate: float) -> Verdict:
+    usual = median(abs(value) for value in kl.values) or 0.0
+    return warn(
+        f"a learning rate near {usual_lr(run):g}, with which a policy moves",
+        f"{rate:g}: a KL of {usual:.2g} in a step, and a reward that goes from {reward_move(run)}",
+        details=drawn(run, *_SHOWN),
+        evidence=(proof(STEP_KL, f"{usual:.3g}", kl.steps[0], kl.steps[-1]),),
+        params=override(run, LR, usual_lr(run)),
+    )
+
+
+def _kl_proof(run: TrainingFacts, first: int) -> tuple[Evidence, ...]:
+    kl = curve_of(run, STEP_KL)
+    return () if kl is None else (proof(STEP_KL, f"{start_of(window(kl, first, run.last_step)):.3g}", first),)
+
+
+@check("RUN038", "The clip holds some tokens, not many", needs=NEEDS, playbook="steps-too-large",
+       caused_by=(*DRIFT, "RUN030", "RUN031", "RUN033", "RUN036"))  # fmt: skip
+def clip_fraction(facts: Facts) -> Verdict:
+    """Looks at the share of tokens that PPO's clip holds.
+
+    What it does:
+        Warns when actor/pg_clipfrac stays above 0.3 (because steps are large, or the clip is next to nothing), and
+        when it is above 0 although each step has one optimizer step only: then the new policy is the old one, and no
+        token can have left the clip.
+
+    Why it matters:
+        A token that the clip holds teaches nothing. Many of them mean that the policy goes too far from the one that
+        sampled; some on a step that should be exact mean that its log-probabilities were computed in another way.
+
+    How to fix:
+        Lower the learning rate, or take fewer optimizer steps on each batch.
+
+    References:
+        https://arxiv.org/abs/1707.06347
+        https://github.com/verl-project/verl/issues/6280
+    """
+    run = run_of(facts)
+    curve = curve_of(run, CLIPPED)
+    if curve is None:
+        return lacking(run, CLIPPED)
+    several, high = several_updates(run), limit("clip_fraction")
+    since = left_band(curve, None, high)
+    if since is not None and (end_of(curve) > high or (median(curve.values) or 0.0) > high):
+        return warn(
+            f"at most {high:.0%} of the tokens held by the clip",
+            f"{median(window(curve, since, run.last_step).values) or 0.0:.0%} from step {since} on"
+            + (f", with a clip of {number_setting(run, *CLIPS):g}" if _wider_clip(run) else ""),
+            details=drawn(run, CLIPPED, STEP_KL, "actor/lr"),
+            evidence=(proof(CLIPPED, f"{end_of(curve):.3g}", since, run.last_step),),
+            params=_wider_clip(run) or _half_rate(run),
+        )
+    if several is False and (median(curve.values) or 0.0) > limit("on_policy_clip_fraction"):
+        return warn(
+            "no token beyond the clip, since each step has one optimizer step",
+            f"{median(curve.values) or 0.0:.2%} of the tokens",
+            details=drawn(run, CLIPPED, STEP_KL),
+            evidence=(proof(CLIPPED, f"{median(curve.values) or 0.0:.3g}", run.first_step, run.last_step),),
+        )
+    if several and not any(curve.values) and len(curve.values) >= 5:
+        return info("the clip never holds a token: steps are very small", details=drawn(run, CLIPPED, STEP_KL))
+    return passed(f"{median(curve.values) or 0.0:.2%} of the tokens, at most {max(curve.values):.1%}")
+
+
+def _wider_clip(run: TrainingFacts) -> dict[str, str]:
+    """The override for a clip that is next to nothing for a ratio of tokens; GSPO's ratio is of whole answers."""
+    widest = max((number_setting(run, key) or 0.0 for key in CLIPS), default=0.0)
+    whole = str(setting(run, "actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla") != "vanilla"
+    set_at_all = any(key in run.settings for key in CLIPS)
+    return override(run, CLIPS[0], 0.2) if set_at_all and widest < limit("least_clip") and not whole else {}
+
+
+def _half_rate(run: TrainingFacts) -> dict[str, str]:
+    rate = largest_rate(run)
+    return override(run, LR, rate / 2) if rate else {}

@@ -1,0 +1,94 @@
+"""RUN021: what is learnt in training shows in validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlcheck.check import Verdict, check, fail, passed, skip, warn
+from rlcheck.checks.run.behaviour import REWARD
+from rlcheck.checks.run.causes import ROOTS
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of
+from rlcheck.checks.run.limits import limit
+from rlcheck.checks.run.trend import Rewards, Rise, rewards_of, rise
+from rlcheck.curves.look import steps_words, window
+from rlcheck.facts.document import Facts
+from rlcheck.facts.training import Curve, TrainingFacts
+
+_LEAST = 3
+
+
+def validation(run: TrainingFacts) -> tuple[str, Curve] | None:
+    """The validation reward and its name: the mean over all of it, or the first source's; None if there is none."""
+    mean = curve_of(run, "val/reward/mean")
+    if mean is not None:
+        return "val/reward/mean", mean
+    named = sorted(name for name, curve in run.curves.items() if name.startswith("val") and curve.values)
+    by_source = [name for name in named if name.startswith("val-core/")]
+    plain = [name for name in named if "reward" in name or "score" in name or "acc" in name]
+    name = next(iter((*by_source, *plain)), None)
+    return None if name is None else (name, run.curves[name])
+
+
+def validation_rises(run: TrainingFacts) -> bool:
+    """Whether validation ends near its best, and above where it began."""
+    found = validation(run)
+    if found is None or len(found[1].values) < 2:
+        return False
+    values = found[1].values
+    return values[-1] > values[0] and max(values) - values[-1] <= (max(values) - min(values)) / 4
+
+
+@check("RUN021", "Validation follows training", needs=NEEDS, playbook="validation-does-not-follow",
+       caused_by=(*ROOTS, "RUN017", "RUN019", "RUN034"))  # fmt: skip
+def validation_follows(facts: Facts) -> Verdict:
+    """While the training reward rises, the validation reward does not stand still or fall.
+
+    What it does:
+        Compares the two over the steps that validation covers, each from its first to its last value.
+
+    Why it matters:
+        A reward that rises in training alone is learnt by heart, or earned by what validation does not pay for: the
+        policy gets worse at the task.
+
+    How to fix:
+        Read samples of both. Check that validation uses the same template, limit of length and reward; stop at the best
+        validation, and take more prompts or fewer epochs.
+
+    References:
+        https://github.com/verl-project/verl/issues/5038
+        https://arxiv.org/abs/2210.10760
+    """
+    run = run_of(facts)
+    rewards, val = rewards_of(run), validation(run)
+    if rewards is None:
+        return lacking(run, *REWARD)
+    if val is None:
+        return skip("the run has no validation")
+    name, curve = val
+    if len(curve.values) < _LEAST:
+        return skip(f"{len(curve.values)} validations, too few to judge ({_LEAST} are)")
+    first, last = curve.steps[0], curve.steps[-1]
+    train = rise(window(rewards.mean, first, last))
+    if train is None or train.sigmas < limit("sigmas") or train.change < limit("train_rise") * rewards.span:
+        return skip("the training reward has not risen enough for validation to show it")
+    return _judge(run, rewards, train, name, curve)
+
+
+def _judge(run: TrainingFacts, rewards: Rewards, train: Rise, name: str, curve: Curve) -> Verdict:
+    first, last = curve.steps[0], curve.steps[-1]
+    gained, best = curve.values[-1] - curve.values[0], max(curve.values)
+    words = (f"training {train.first:.4g} to {train.last:.4g}, validation {curve.values[0]:.4g} to "
+             f"{curve.values[-1]:.4g}")  # fmt: skip
+    top = curve.steps[curve.values.index(best)]
+    more: dict[str, Any] = {
+        "details": (*drawn(run, REWARD[0], name), f"validation was best at step {top}: {best:.4g}"),
+        "evidence": (proof(name, words, first, last),),
+        "params": {"step": str(top)},
+    }
+    found = f"{words}, {steps_words(first, last)}"
+    if gained < -limit("val_fall") * rewards.span:
+        return fail("validation that rises with training", found, **more)
+    at_ceiling = curve.values[0] >= rewards.high - limit("val_fall") * rewards.span
+    if gained > train.change / 10 or at_ceiling:
+        return passed(words)
+    return warn("validation that rises with training", found, **more)

@@ -1,0 +1,276 @@
+"""`rlcheck run RUN_DIR --watch`: follows a run, and ends with 1 as soon as something is wrong or nothing happens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from rlcheck.cli.active import ReportRequest, Waiting, judged, write_record
+from rlcheck.cli.app import UserError
+from rlcheck.cli.env import show
+from rlcheck.cli.options import Format
+from rlcheck.cli.run import FAMILIES, document, read
+from rlcheck.facts.training import TrainingFacts
+from rlcheck.redact import redact, redact_bytes
+from rlcheck.report.model import Report
+from rlcheck.report.wording import SYMBOLS, ascii_wanted, clean, in_a_line, to_ascii
+from rlcheck.stacks import absent, hindrance, members, stack
+
+PROGRESS = "RUN050"
+"""The check of progress: while a run is watched, `Watch.stall_s` says how long a step may take."""
+STILL_STEPS = 10
+"""A run stands still when its next step takes so many times as long as its middle one."""
+_LOOK_AGAIN_S = 15.0
+"""That a process has died shows in no file: so often the run is read although nothing was written."""
+_BUSY = 10.0
+"""Of so many seconds at most one goes into reading a long run again."""
+_MAX_FILES = 2000
+_PASSED_OVER = ("checkpoints", "global_step_", "toy", "logs")
+
+
+@dataclass
+class Watch:
+    """Follows one run.
+
+    Args:
+        target: what `rlcheck run` is given.
+        request: the options of the report.
+        interval_s: between two looks.
+        stall_s: how long a step may take, unless those of this run take long.
+        start_s: how long the first step may take: engines start, kernels are compiled.
+        timeout_s: how long to watch; None for as long as it runs.
+    """
+
+    target: str
+    request: ReportRequest
+    interval_s: float = 5.0
+    stall_s: float = 600.0
+    start_s: float = 1800.0
+    timeout_s: float | None = None
+    _told: dict[str, str] = field(default_factory=dict[str, str])
+    _run: TrainingFacts = field(default_factory=TrainingFacts)
+    _moved: float = 0.0
+    _waiting: Waiting = field(default_factory=Waiting)
+
+    def follow(self) -> int:
+        """Watch until the run ends, fails or stands still; returns the exit code.
+
+        Raises:
+            UserError: no run appears, or it cannot be read.
+        """
+        begun = time.monotonic()
+        self._note(f"watching {self.target}: until it ends, the first check fails, or no step comes for "
+                   f"{self.stall_s:.0f} s and {STILL_STEPS} times as long as steps take")  # fmt: skip
+        with self._waiting:
+            report = self._followed(begun)
+        self._show(report)
+        return report.exit_code
+
+    def _followed(self, begun: float) -> Report:
+        """The last report, with the exit code."""
+        looks = self._looks(begun)
+        while True:
+            report = next(looks)
+            last = self._ending(report)
+            if last is not None:
+                return last
+            if self.timeout_s is not None and time.monotonic() - begun >= self.timeout_s:
+                self._note(f"--timeout: watched for {self.timeout_s:.0f} s, and the run goes on")
+                return report
+
+    def _looks(self, begun: float) -> Iterator[Report]:
+        """The report as of now, each `interval_s`; the run is read again only when there is reason to."""
+        report = self._appeared(begun)
+        stamp, read_at = _stamp(Path(self.target)), time.monotonic()
+        cost = 0.0
+        while True:
+            yield report
+            self._waiting.on(*self._awaited())
+            time.sleep(self.interval_s)
+            since = time.monotonic() - read_at
+            fresh = _stamp(Path(self.target))
+            if since >= _BUSY * cost and (fresh != stamp or since >= _LOOK_AGAIN_S):
+                stamp, read_at = fresh, time.monotonic()
+                # A run that resumes writes its files anew: for a moment they cannot be read.
+                with suppress(UserError):
+                    report = self._look()
+                cost = time.monotonic() - read_at
+
+    def _appeared(self, begun: float) -> Report:
+        """The first report of a run that may not be there yet.
+
+        Raises:
+            UserError: there is none after the time that a first step may take.
+        """
+        limit_s = min(self.start_s, self.timeout_s or self.start_s)
+        while True:
+            try:
+                return self._look()
+            except UserError as error:
+                left_s = begun + limit_s - time.monotonic()
+                if left_s <= 0:
+                    if members(self._directory()):
+                        self._tell_stacks()
+                    raise
+                if not self._waiting.what:
+                    self._note(f"{error}; waiting for it, {limit_s:.0f} s at most")
+                self._waiting.on(f"the first metrics at {self.target}")
+                time.sleep(min(self.interval_s, left_s))
+
+    def _look(self) -> Report:
+        """Read and judge the run; what was not told yet is."""
+        run = read(self.target)
+        if run.last_step != self._run.last_step or not self._moved:
+            self._moved = time.monotonic() - (run.idle_s.value or 0.0)
+        self._run = run
+        started = time.perf_counter()
+        found = judged(self.request, (document(run),), FAMILIES, "run", started, alone=True)
+        report = redact(found, Report, os.environ)
+        self._tell_news(report)
+        return report
+
+    def _tell_news(self, report: Report) -> None:
+        """A line for each finding that was not there, and for each that is there no more."""
+        told = [f for f in report.checks if f.is_problem and f.status in ("fail", "warn") and f.id != PROGRESS]
+        open_now = {finding.id: finding for finding in told}
+        for id, finding in open_now.items():
+            if self._told.get(id) != finding.status:
+                self._tell(SYMBOLS[finding.status], in_a_line(finding))
+        for id in set(self._told) - set(open_now):
+            self._tell(SYMBOLS["pass"], f"{id} is well again")
+        self._told = {id: finding.status for id, finding in open_now.items()}
+
+    def _ending(self, report: Report) -> Report | None:
+        """The last report, if this is the end."""
+        run = self._run
+        counted = ("fail", "warn") if report.strict else ("fail",)
+        bad = [f for f in report.checks if f.is_problem and f.status in counted and f.id != PROGRESS]
+        if bad:
+            return self._alarm(report, f"{bad[0].id} at step {run.last_step}: no more is watched")
+        if run.outcome == "finished" or (not run.outcome and 0 < run.total_steps <= run.last_step):
+            self._note(f"finished at step {run.last_step}")
+            return report
+        if run.outcome in ("failed", "interrupted", "dead"):
+            words = "its process is gone" if run.outcome == "dead" else run.outcome
+            return self._alarm(report, f"{words} at step {run.last_step}{': ' if run.error else ''}{run.error}")
+        if time.monotonic() - self._moved > self._limit_s():
+            report = self._look()  # what it has written in the meantime counts
+            still_s = time.monotonic() - self._moved
+            if still_s > self._limit_s():
+                words = "" if run.outcome else "; nothing says whether the run has ended"
+                line = f"stands still: no step after step {run.last_step} for {still_s:.0f} s{words}"
+                report = self._alarm(report, line)
+                self._tell_stacks()
+                return report
+        return None
+
+    def _limit_s(self) -> float:
+        """How long the next step may take."""
+        if not self._run.num_steps:
+            return self.start_s
+        return max(self.stall_s, STILL_STEPS * self._step_s())
+
+    def _step_s(self) -> float:
+        """How long a step takes, 0 where the run does not say."""
+        curves = (self._run.curves.get(name) for name in ("timing_s/step", "perf/time_per_step"))
+        times = next((curve.values[-20:] for curve in curves if curve is not None and curve.values), (0.0,))
+        return median(times)
+
+    def _awaited(self) -> tuple[str, ...]:
+        run = self._run
+        of = f" of {run.total_steps}" if run.total_steps else ""
+        still_s = time.monotonic() - self._moved
+        return (f"step {run.last_step + 1}{of} ({still_s:.0f} s since the last, at most {self._limit_s():.0f})",)
+
+    def _alarm(self, report: Report, line: str) -> Report:
+        """Say it, ring the terminal's bell; returns the report with exit code 1."""
+        self._note(line)
+        if sys.stderr.isatty():
+            sys.stderr.write("\a")
+        return msgspec.structs.replace(report, exit_code=1, notes=(*report.notes, line))
+
+    def _tell_stacks(self) -> None:
+        """Where every rank is."""
+        self._waiting.on()
+        directory = self._directory()
+        found = members(directory)
+        if not found:
+            self._write(f"no process of {directory} was found on this machine; look where it was started")
+        for member in found:
+            state = f", {words}" if (words := hindrance(member)) else ""
+            text = f"\n== {member.name} (process {member.pid}{state})\n{stack(member)}"
+            # A command line is in it, and may hold a key.
+            self._write(redact_bytes(text.encode(errors="replace"), os.environ).decode())
+        if elsewhere := absent(directory, found):
+            self._write(f"\nnot on this machine, or gone: {', '.join(elsewhere)}")
+        with suppress(OSError):
+            if (directory / "logs" / "stall.txt").stat().st_size:
+                self._write(f"\nthe run's own watchdog wrote {directory / 'logs' / 'stall.txt'}")
+        self._write("")
+
+    def _directory(self) -> Path:
+        target = Path(self.target)
+        return target.parent if target.is_file() else target
+
+    def _show(self, report: Report) -> None:
+        request = self.request
+        show(report, request.format, request.output, request.verbose, request.ascii_only)
+        if request.record is not None:
+            write_record(request.record, (document(self._run),))
+
+    def _tell(self, symbol: str, text: str) -> None:
+        self._write(f"{time.strftime('%H:%M:%S')} step {self._run.last_step} {symbol} {text}")
+
+    def _write(self, text: str) -> None:
+        """Lines of the report; where programs read that, they go where progress goes."""
+        out = sys.stdout if self.request.format is Format.TEXT and self.request.output is None else sys.stderr
+        plain = self.request.ascii_only or ascii_wanted(out)
+        _clear_line()
+        for line in text.split("\n"):
+            out.write((to_ascii(clean(line)) if plain else clean(line)) + "\n")
+        out.flush()
+
+    def _note(self, text: str) -> None:
+        _clear_line()
+        line = f"rlcheck: {clean(text)}"
+        wide = sys.stderr.isatty() and shutil.get_terminal_size().columns
+        lines = textwrap.wrap(line, max(40, wide), subsequent_indent="  ", break_long_words=False) if wide else [line]
+        sys.stderr.write("\n".join(lines) + "\n")
+
+
+def _clear_line() -> None:
+    """Take away the line that says what is awaited."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def _stamp(target: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of the files that a run grows: it has written nothing while they stay."""
+    found: list[tuple[str, int, int]] = []
+    for path in [target, *_below(target, 2)]:
+        with suppress(OSError):
+            about = path.stat()
+            found.append((str(path), about.st_size if path.is_file() else 0, about.st_mtime_ns))
+        if len(found) >= _MAX_FILES:
+            break
+    return tuple(sorted(found))
+
+
+def _below(directory: Path, depth: int) -> Iterator[Path]:
+    with suppress(OSError):
+        for path in directory.iterdir():
+            if not path.name.startswith(_PASSED_OVER):
+                yield path
+                if depth and path.is_dir():
+                    yield from _below(path, depth - 1)

@@ -1,0 +1,174 @@
+"""Both sides of a config, started in a process of their own by the trainer's plug-in `drift`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rlcheck.active_child import ProbeFailed, run_probe
+from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
+from rlcheck.facts.drift import Bin, DriftFacts, Gap, OperationGap, PromptsUse, TokenGap, Variant, WeightsUse
+from rlcheck.facts.rollout import Failure, StageTime
+from rlcheck.facts.run import RunFacts
+from rlcheck.rollout.engine import failure_of, is_readable
+
+START_S = 900.0
+"""Ray, the training ranks and the engines: rltrain gives an engine alone 600 s."""
+STAGE_S = 600.0
+"""One sync, one round of generation, one pass of the training side."""
+_STARTS = "starting"
+"""Stages of this first word start processes and load models."""
+_SECTIONS: dict[str, Any] = {
+    "gap": Gap,
+    "prompts": PromptsUse,
+    "weights": WeightsUse,
+    "variants": tuple[Variant, ...],
+    "operations": tuple[OperationGap, ...],
+}
+_PLAIN: dict[str, Any] = {
+    "by_kind": dict[str, Gap],
+    "by_position": tuple[Bin, ...],
+    "by_length": tuple[Bin, ...],
+    "histogram": tuple[Bin, ...],
+    "points": tuple[tuple[float, float], ...],
+    "worst": tuple[TokenGap, ...],
+    "stages": tuple[StageTime, ...],
+    "notes": tuple[str, ...],
+}
+_WORDS = ("model", "engine", "engine_version", "device", "rollout_dtype", "train_dtype", "weights_from")
+
+
+@dataclass(frozen=True)
+class DriftOptions:
+    """What is measured.
+
+    Args:
+        num_prompts: from the run's data, beside the built-in ones; 0: 16 on a CPU, 64 on GPUs.
+        random_weights: never those of the model's files.
+        explain: try changes, one at a time, where the gap is more than rounding explains.
+        try_all: try them all, whatever the gap is and whatever has removed it.
+        operations: compare the outputs of every operation of the model on one sequence.
+        batch_invariant: with the engine's batch-invariant mode (VLLM_BATCH_INVARIANT=1).
+        budget_s: no further change is begun after so many seconds of trying.
+        noise: by dtype, the mean |log p| difference that rounding explains; empty: the plug-in's own.
+    """
+
+    num_prompts: int = 0
+    random_weights: bool = False
+    explain: bool = True
+    try_all: bool = False
+    operations: bool = False
+    batch_invariant: bool = False
+    budget_s: float = 600.0
+    noise: tuple[tuple[str, float], ...] = ()
+
+
+def examine_drift(
+    run: RunFacts,
+    source: str,
+    overrides: Sequence[str],
+    directory: str | Path,
+    options: DriftOptions,
+    *,
+    python: Sequence[str] = (),
+    start_s: float = START_S,
+    stage_s: float = STAGE_S,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> DriftFacts:
+    """Start engine and training side of `run` as a training run would, compare them, and end them.
+
+    Args:
+        run: the config, as it was read.
+        source: that it was read from, with `overrides`.
+        overrides: with which it was read.
+        directory: an existing one for a toy, logs, and what dying engines leave.
+        options: what is measured.
+        python: the interpreter that has the trainer; empty for the doctor's own.
+        start_s: longest time that processes and models may take to start.
+        stage_s: longest silence in any other stage.
+        on_stage: told what is done, before it is.
+    """
+    engine = run.spec.rollout.name
+    if engine not in ("vllm", "hf"):
+        line = f"the engine of this config is {engine}; only vllm and hf can be started by the doctor"
+        return _facts(source, {"engine": engine}, Failure(stage="config", kind="unsupported", line=line))
+    request = _request(options) | {"directory": str(directory)}
+    if run.framework == "rltrain" and is_readable(source):
+        request |= {"source": source, "overrides": list(overrides)}
+    else:
+        request["run"] = msgspec.to_builtins(run)
+    try:
+        found = run_probe(
+            python,
+            "drift",
+            request,
+            stage_timeout_s=lambda stage: start_s if stage.startswith(_STARTS) else stage_s,
+            total_timeout_s=start_s + 8 * stage_s + options.budget_s,
+            on_stage=lambda stage, done, total: on_stage(stage),
+            environ=_environ(options, directory),
+        )
+    except ProbeFailed as error:
+        return _facts(source, {"engine": engine, **_with_last_stage(error)}, failure_of(error))
+    return _facts(source, found, None)
+
+
+def _request(options: DriftOptions) -> dict[str, Any]:
+    return {
+        "num_prompts": options.num_prompts,
+        "random_weights": options.random_weights,
+        "explain": options.explain,
+        "all": options.try_all,
+        "operations": options.operations,
+        "budget_s": options.budget_s,
+        "noise": dict(options.noise),
+    }
+
+
+def _environ(options: DriftOptions, directory: str | Path) -> dict[str, str]:
+    """What the plug-in, and so every process of the run, is started with.
+
+    Ray's sockets have paths of at most 107 bytes, so that its own directory stays where it is.
+    """
+    environ = os.environ | {"TMPDIR": str(directory)}
+    environ["RAY_TMPDIR"] = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return environ | {"VLLM_BATCH_INVARIANT": "1"} if options.batch_invariant else environ
+
+
+def _with_last_stage(error: ProbeFailed) -> dict[str, Any]:
+    """What was known, with the time in the stage that failed."""
+    found = dict(error.partial)
+    times: list[Any] = list(found.get("stages", ()))
+    if error.stages:
+        name, seconds = error.stages[-1]
+        times.append({"name": name, "seconds": round(seconds, 3)})
+    return found | {"stages": times}
+
+
+def _facts(target: str, found: dict[str, Any], failure: Failure | None) -> DriftFacts:
+    why = f"not reached: {failure.line}" if failure else "not measured"
+    values: dict[str, Any] = {name: str(found.get(name, "")) for name in _WORDS}
+    values |= {name: _section(found.get(name), kind, why) for name, kind in _SECTIONS.items()}
+    values |= {name: msgspec.convert(found[name], kind) for name, kind in _PLAIN.items() if name in found}
+    return DriftFacts(
+        target=target,
+        temperature=float(found.get("temperature", 1.0)),
+        noise=float(found.get("noise", 0.0)),
+        batch_invariant=bool(found.get("batch_invariant", False)),
+        num_prompts=int(found.get("num_prompts", 0)),
+        num_responses=int(found.get("num_responses", 0)),
+        failure=failure,
+        **values,
+    )
+
+
+def _section(value: Any, kind: Any, why: str) -> Fact[Any]:
+    if value is None:
+        return missing(MissingKind.ERROR, why)
+    if isinstance(value, dict) and "absent" in value:
+        return absent(str(value["absent"]))  # pyright: ignore[reportUnknownArgumentType]
+    return known(msgspec.convert(value, kind))

@@ -1,0 +1,116 @@
+"""Mistakes on the way of the weights from the actor to the engine. Version V is what step V + 1 samples with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bench_mistakes.registry import Counter, mistake, wrap
+
+
+def _publish(module: Any, which: Callable[[int, str], int]) -> None:
+    """The publisher sends of each weight the version that WHICH says, given the version that is due and the name."""
+
+    def made(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        gather, versions = self._weights, list[dict[str, Any]]()
+
+        def chosen() -> Iterator[tuple[str, Any]]:
+            versions.append({name: tensor.clone() for name, tensor in gather()})
+            due = len(versions) - 1
+            for name in versions[due]:
+                yield name, versions[max(0, which(due, name))][name]
+
+        self._weights = chosen
+
+    wrap(module.Publisher, "__init__", made)
+
+
+@mistake("trainer.sync.publisher")
+def sync_stops(module: Any, step: int) -> None:
+    """Step STEP is the first to sample with weights that are out of date, and stays with them."""
+    _publish(module, lambda due, name: min(due, step - 2))
+
+
+@mistake("trainer.sync.publisher")
+def part_stays(module: Any, part: str) -> None:
+    """Weights whose name holds PART are sent as they were at first, every time."""
+    _publish(module, lambda due, name: 0 if part in name else due)
+
+
+@mistake("trainer.sync.publisher")
+def sends_old(module: Any, behind: int) -> None:
+    """A buffer too many: what is sent is BEHIND steps old."""
+    _publish(module, lambda due, name: due - behind)
+
+
+@mistake("trainer.sync.publisher")
+def sends_old_and_says_so(module: Any, behind: int) -> None:
+    """The same, and each sample is marked with the version that it comes from: sampling runs ahead of training."""
+    _publish(module, lambda due, name: due - behind)
+
+
+@mistake("trainer.hybrid", part_of="sends_old_and_says_so")
+def marks_old(module: Any, behind: int) -> None:
+    """The marks of `sends_old_and_says_so`."""
+
+    def again(real: Any, samples: Any, completions: Any, tokenizer: Any, version: int, *rest: Any) -> Any:
+        return real(samples, completions, tokenizer, max(0, version - behind), *rest)
+
+    wrap(module, "assemble", again)
+
+
+@mistake("trainer.rollout.worker")
+def engine_drops_weights(module: Any, step: int) -> None:
+    """The engine says that it took the buckets, and leaves them, from STEP's sampling on."""
+    syncs = Counter()
+
+    def load(real: Any, self: Any, descriptor: Any, version: int) -> None:
+        if descriptor.bucket.index == 0:
+            syncs()
+        if syncs.value < step:
+            real(self, descriptor, version)
+        self.policy_version = version
+
+    wrap(module.EngineWorker, "load_bucket", load)
+
+
+@mistake("trainer.engines")
+def controller_skips_sync(module: Any, step: int) -> None:
+    """From STEP on the controller takes the weights for up to date."""
+
+    def take(real: Any, self: Any) -> None:
+        if self.policy_version < 0 or self._trainers.version < step - 1:
+            real(self)
+
+    wrap(module.Engines, "_take_weights", take)
+
+
+@mistake("trainer.engines")
+def syncs_seldom(module: Any, every: int) -> None:
+    """Only every EVERY-th version reaches the engine."""
+
+    def take(real: Any, self: Any) -> None:
+        if self.policy_version < 0 or self._trainers.version % every == 0:
+            real(self)
+
+    wrap(module.Engines, "_take_weights", take)
+
+
+@mistake("trainer.sync.publisher")
+def sends_transposed_qk(module: Any) -> None:
+    """Query and key projections of one layer change places on the way."""
+
+    def made(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        gather = self._weights
+
+        def chosen() -> Iterator[tuple[str, Any]]:
+            held = {name: tensor.clone() for name, tensor in gather()}
+            for name in held:
+                swapped = name.replace(".q_proj.", ".?.").replace(".k_proj.", ".q_proj.").replace(".?.", ".k_proj.")
+                yield name, held[swapped if "layers.0." in name else name]
+
+        self._weights = chosen
+
+    wrap(module.Publisher, "__init__", made)

@@ -1,0 +1,186 @@
+"""What the checks of drift say beyond their pairs of cases."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rlcheck import engine
+from rlcheck.check import Check
+from rlcheck.checks import FAMILIES
+from rlcheck.checks.drf import CHECKS
+from rlcheck.checks.drf.bands import coarser, drift, dtype_name, noise
+from rlcheck.facts.base import known
+from rlcheck.facts.document import Facts
+from rlcheck.facts.drift import DriftFacts
+from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.playbook import Library
+from rlcheck.report.model import Finding
+from tests.checks.drf import cases, curves
+
+LIBRARY = Library()
+BY_ID = {check.id: check for check in CHECKS}
+FIRES = [(id, facts) for id, several in cases.OTHER_FIRES.items() for facts in several]
+QUIET = [(id, facts) for id, several in cases.OTHER_QUIET.items() for facts in several]
+KINDS = [
+    ("DRF001", curves.FROZEN),
+    ("DRF001", curves.OTHER_WEIGHTS),
+    ("DRF002", curves.PART),
+    ("DRF003", curves.LATE),
+    ("DRF003", curves.EVERY_THIRD),
+    ("DRF004", curves.TEMPLATE),
+    ("DRF004", curves.SPECIAL_TOKEN),
+    ("DRF005", curves.RAW),
+    ("DRF005", curves.ONE_SIDED),
+    ("DRF005", curves.CUT),
+    ("DRF006", curves.COARSE_LOGITS),
+    ("DRF006", curves.KERNEL),
+]
+
+
+def judged(id: str, facts: Facts) -> Finding:
+    check: Check = BY_ID[id]
+    return engine.judge(facts, (check,), LIBRARY)[0]
+
+
+def problems(facts: Facts) -> list[Finding]:
+    """What `rlcheck run` would show, in its order."""
+    found = engine.in_order(engine.judge(facts, CHECKS, LIBRARY), tuple(FAMILIES))
+    return [finding for finding in found if finding.status in ("fail", "warn")]
+
+
+@pytest.mark.parametrize(("id", "facts"), FIRES, ids=[id for id, _ in FIRES])
+def test_other_cases_fire(id: str, facts: Facts) -> None:
+    assert judged(id, facts).status in {"fail", "warn"} | ({"info"} if id == "DRF028" else set())
+
+
+@pytest.mark.parametrize(("id", "facts"), QUIET, ids=[id for id, _ in QUIET])
+def test_other_cases_stay_quiet(id: str, facts: Facts) -> None:
+    assert judged(id, facts).status in {"pass", "skip"}
+
+
+@pytest.mark.parametrize(("id", "facts"), KINDS, ids=[f"{id}-{place}" for place, (id, _) in enumerate(KINDS)])
+def test_the_cause_comes_first_and_alone(id: str, facts: Facts) -> None:
+    found = problems(facts)
+    assert found[0].id == id, [(finding.id, finding.message) for finding in found]
+    assert {finding.id for finding in found} <= {id, "DRF007", "DRF008"}
+
+
+@pytest.mark.parametrize("facts", [curves.HEALTHY, curves.HEALTHY_16, curves.run(curves.coarse, settings={})])
+def test_healthy_runs_have_no_problem(facts: Facts) -> None:
+    assert problems(facts) == []
+
+
+def test_the_step_is_named() -> None:
+    assert "since step 10 (30 steps)" in judged("DRF001", curves.FROZEN).message
+    assert "from step 2 on" in judged("DRF002", curves.PART).message
+    assert "about 2 steps old" in judged("DRF003", curves.LATE).message
+    assert "once in 3 steps" in judged("DRF003", curves.EVERY_THIRD).message
+    assert "from step 11 on" in judged("DRF007", curves.FROZEN).message
+
+
+def test_a_chart_is_shown() -> None:
+    assert any("▁" in line and "█" in line for line in judged("DRF001", curves.FROZEN).details)
+
+
+def test_lengths_say_what_differs() -> None:
+    assert "another chat template" in judged("DRF004", curves.TEMPLATE).message
+    assert "one token fewer: a special token" in judged("DRF004", curves.SPECIAL_TOKEN).message
+
+
+@pytest.mark.parametrize("facts", [curves.RAW, curves.ONE_SIDED, curves.CUT])
+def test_the_override_is_given(facts: Facts) -> None:
+    first = judged("DRF005", facts).fixes[0]
+    assert first.complete
+    assert first.command.startswith("actor_rollout_ref.rollout.")
+
+
+def test_several_overrides_are_several_words() -> None:
+    assert next(fix.command for fix in judged("DRF023", cases.explained(cases.UNCUT)).fixes) == (
+        "r.top_p=1.0 r.top_k=-1 r.min_tokens=0"
+    )
+    commands = [fix.command for fix in judged("DRF024", cases.OTHER_FIRES["DRF024"][0]).fixes]
+    assert "rollout.enable_chunked_prefill=false rollout.max_num_batched_tokens=4096" in commands
+
+
+def test_a_step_that_changed_with_drift_is_named() -> None:
+    assert "response_length/mean changed, too" in judged("DRF007", cases.OTHER_FIRES["DRF007"][-1]).message
+
+
+def test_rounding_that_grows_with_huge_logits_is_not_the_weights() -> None:
+    """A run that blows up: float32 rounds logits of 1e4 at 1e-3, while a step moves the policy by nats."""
+    blown = curves.run(lambda step: 1.2e-7 * 1.4**step, actor__ppo_kl=lambda step: 3.0)
+    assert {judged(id, blown).status for id in ("DRF001", "DRF002", "DRF003", "DRF006")} <= {"pass", "skip"}
+
+
+def test_too_few_steps_are_unknown() -> None:
+    assert judged("DRF001", curves.run(curves.behind_from(3), moves=False, steps=5)).status == "unknown"
+
+
+def test_frameworks_that_sample_late_by_design_are_told_so() -> None:
+    late = curves.run(curves.late_by(2), framework="prime-rl", settings={}, only=("rollout_corr/k3_kl",))
+    assert judged("DRF003", late).status == "info"
+    elsewhere = curves.run(curves.late_by(2), framework="verl", settings={}, only=("rollout_corr/k3_kl",))
+    assert judged("DRF003", elsewhere).status == "warn"
+    counted = curves.run(
+        curves.rounding, framework="skyrl", settings={}, training__policy_staleness__mean=lambda step: 1.0
+    )
+    assert judged("DRF003", counted).status == "info"
+
+
+def test_without_drift_metrics_nothing_is_known() -> None:
+    facts = Facts(training=known(TrainingFacts(num_steps=9, last_step=9, curves={"critic/score/mean": Curve()})))
+    passive = [check.id for check in CHECKS if check.needs == ("training",)]
+    assert {judged(id, facts).status for id in passive} == {"unknown"}
+
+
+def test_an_empty_section_is_judged() -> None:
+    empty = Facts(training=known(TrainingFacts()), drift=known(DriftFacts()))
+    found = {check.id: judged(check.id, empty).status for check in CHECKS}
+    assert "error" not in found.values()
+    assert [id for id, status in found.items() if status == "pass"] == ["DRF020"]
+
+
+def test_a_run_with_a_metric_that_is_never_a_number_is_judged() -> None:
+    facts = curves.run(curves.rounding)
+    run = facts.training.value
+    assert run is not None
+    nothing = {name: Curve(nonfinite=curve.steps) for name, curve in run.curves.items()}
+    lost = msgspec.structs.replace(facts, training=known(msgspec.structs.replace(run, curves=nothing)))
+    assert all(judged(check.id, lost).status in ("unknown", "skip") for check in CHECKS)
+
+
+def test_a_failure_says_what_was_raised_first() -> None:
+    found = judged("DRF020", cases.CASES["DRF020"][0])
+    assert "OutOfMemoryError" in found.message
+    assert judged("DRF020", cases.failed("unsupported", "the engine is sglang")).status == "unknown"
+    assert judged("DRF025", cases.failed("crash", "no")).status == "unknown"
+
+
+def test_changes_that_were_tried_are_listed() -> None:
+    details = judged("DRF024", cases.OTHER_FIRES["DRF024"][1]).details
+    assert any("leaves 0.03" in line and "[x.y=1]" in line for line in details)
+    assert any("not tried (one GPU only)" in line for line in details)
+
+
+def test_the_first_operation_that_adds_is_named() -> None:
+    assert "attention of layer 3" in judged("DRF028", cases.CASES["DRF028"][0]).message
+
+
+def test_bands_are_ordered_and_sourced() -> None:
+    table = drift()
+    sizes = [table.bands[name].log_probs[0] for name in ("float32", "float16", "bfloat16", "float8")]
+    assert sizes == sorted(sizes)
+    for band in table.bands.values():
+        assert band.log_probs[0] < band.log_probs[1]
+        assert band.probs[0] < band.probs[1]
+    for each in (*table.numbers.values(), *table.bands.values()):
+        assert each.source.startswith("http")
+        assert each.why
+
+
+def test_the_coarser_dtype_decides() -> None:
+    assert coarser("torch.bfloat16", "float32") == "bfloat16"
+    assert coarser("fp8_e4m3", "bf16") == "float8"
+    assert coarser("auto", "float32") == dtype_name("int8") == ""
+    assert noise("float32", "float32", "cpu") < noise("float32", "float32", "cuda") < noise("bf16", "fp32", "cuda")

@@ -1,0 +1,266 @@
+"""RUN010 to RUN024: a run on which each fires, and one on which it stays quiet."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rlcheck.facts.base import known, need
+from rlcheck.facts.document import Facts
+from rlcheck.facts.training import Curve, SampleRow
+from tests.checks.run.simulated import (
+    ROLLOUT,
+    Answer,
+    Policy,
+    Reward,
+    centred,
+    digits,
+    grouped,
+    raw,
+    simulate,
+    whitened,
+)
+
+RISING = [0.1 + 0.03 * step + 0.005 * (step % 2) for step in range(30)]
+FLAT = [0.3 + 0.005 * (step % 3) for step in range(30)]
+DROPPING = [0.6 - 0.02 * step + 0.003 * (step % 2) for step in range(30)]
+
+
+def always(reward: Reward) -> Callable[[int], Reward]:
+    """The same reward in every step."""
+    return lambda step: reward
+
+
+def negative(answer: Answer) -> float:
+    """The sign is turned round."""
+    return -digits(answer)
+
+
+def constant(answer: Answer) -> float:
+    """Everything earns 1."""
+    return 1.0
+
+
+def at_random(answer: Answer) -> float:
+    """Nothing of the ground truth."""
+    return random.Random(answer.text + answer.truth).random()
+
+
+def by_length(answer: Answer) -> float:
+    """The longer the better."""
+    return len(answer.text) / 6
+
+
+def with_nan(facts: Facts, name: str, steps: tuple[int, ...]) -> Facts:
+    """The metric NAME has no number at STEPS."""
+    run = need(facts.training)
+    old = run.curves[name]
+    kept = [(step, value) for step, value in zip(old.steps, old.values, strict=True) if step not in steps]
+    curve = Curve(steps=tuple(s for s, _ in kept), values=tuple(v for _, v in kept), nonfinite=steps)
+    return changed(facts, curves={**run.curves, name: curve})
+
+
+def changed(facts: Facts, **fields: Any) -> Facts:
+    """The run with other fields."""
+    return Facts(training=known(msgspec.structs.replace(need(facts.training), **fields)))
+
+
+def without_samples(facts: Facts) -> Facts:
+    """The run wrote none."""
+    return changed(facts, samples=GONE)
+
+
+def saying(*texts: str, truth: str = "42", step: int = 30, length: int = 12, reward: float = 1.0) -> list[SampleRow]:
+    """Samples of STEP: to each prompt one of TEXTS."""
+    return [SampleRow(step=step, prompt=f"question {place}", response=text, ground_truth=f"{truth}{place}",
+                      reward=reward, length=length) for place, text in enumerate(texts)]  # fmt: skip
+
+
+def at_steps(values: dict[int, float]) -> Curve:
+    """A curve with values at these steps only, as validation has."""
+    return Curve(steps=tuple(values), values=tuple(values.values()))
+
+
+def validated(facts: Facts, values: dict[int, float], **more: Curve) -> Facts:
+    """The run with a validation reward."""
+    run = need(facts.training)
+    return changed(facts, curves={**run.curves, "val/reward/mean": at_steps(values), **more})
+
+
+def sources(facts: Facts, **means: list[float]) -> Facts:
+    """Rewards by data source."""
+    run = need(facts.training)
+    steps = tuple(range(1, 31))
+    more = {f"reward/{name}/mean": Curve(steps=steps, values=tuple(values)) for name, values in means.items()}
+    more |= {f"reward/{name}/zero_share": Curve(steps=steps, values=tuple(float(not value) for value in values))
+             for name, values in means.items()}  # fmt: skip
+    return changed(facts, curves={**run.curves, **more})
+
+
+def parts(facts: Facts, **means: list[float]) -> Facts:
+    """Rewards of one source, by part."""
+    made = sources(facts, math=RISING)
+    run, steps = need(made.training), tuple(range(1, 31))
+    more = {f"reward/math/{name}/mean": Curve(steps=steps, values=tuple(values)) for name, values in means.items()}
+    return changed(made, curves={**run.curves, **more})
+
+
+PLAIN = " ".join(
+    f"{word}{ending}"
+    for ending in ("", "s", "ed")
+    for word in ("look", "ask", "call", "want", "turn", "help", "play", "talk", "walk", "work")
+)
+GOOD = simulate(Policy())
+GONE = Facts().rollout
+PPO = simulate(Policy(advantages=whitened, estimator="gae"))
+ONE_EACH = changed(PPO, settings={**need(PPO.training).settings, f"{ROLLOUT}.n": 1})
+RISEN = simulate(Policy(), critic__score__mean=RISING)
+STILL = simulate(Policy(skill=lambda progress: 0.3))
+FLIPPED = simulate(Policy(reward=always(negative)))
+FALLING = simulate(Policy(skill=lambda progress: 0.5 * (1 - progress)))
+COLLAPSED = simulate(Policy(skill=lambda progress: 2 * progress if progress < 0.4 else 0.1))
+SATURATED = simulate(Policy(), critic__score__mean=[0.99 + 0.001 * (step % 3) for step in range(30)])
+SMALL = simulate(Policy(advantages=centred, estimator="gae"))
+DR_GRPO = simulate(Policy(advantages=centred, settings={"algorithm.norm_adv_by_std_in_grpo": False}))
+TWINS = simulate(Policy(twins=2))
+SPARSE = simulate(Policy(), train__zero_advantage_groups=[0.9] * 30)
+SAME_ANSWER = changed(RISEN, samples=known((*saying(*"abcdefgh", step=1), *saying(*["it is 7"] * 8))))
+ONE_SOURCE_EMPTY = sources(GOOD, math=RISING, code=[0.0] * 30)
+VAL_FALLS = validated(RISEN, {0: 0.5, 10: 0.4, 20: 0.3, 30: 0.2})
+NEVER_ENDS = simulate(Policy(ends=0.0))
+CUT = simulate(Policy(limit=3, stated=3))
+SOLVED_AT_THE_LIMIT = without_samples(simulate(Policy(), critic__score__mean=[0.5] * 10 + [0.97] * 20))
+LONGER = simulate(Policy(), response_length__mean=[3.0 + step for step in range(30)], critic__score__mean=DROPPING)
+
+CASES: dict[str, tuple[Facts, Facts]] = {
+    "RUN010": (with_nan(GOOD, "critic/score/mean", (12, 13, 14)), GOOD),
+    "RUN011": (simulate(Policy(reward=always(constant))), GOOD),
+    "RUN012": (FLIPPED, GOOD),
+    "RUN013": (TWINS, GOOD),
+    "RUN014": (SPARSE, GOOD),
+    "RUN015": (SMALL, PPO),
+    "RUN016": (STILL, GOOD),
+    "RUN017": (COLLAPSED, GOOD),
+    "RUN018": (SATURATED, GOOD),
+    "RUN019": (SAME_ANSWER, GOOD),
+    "RUN020": (ONE_SOURCE_EMPTY, sources(GOOD, math=RISING, code=FLAT)),
+    "RUN021": (VAL_FALLS, validated(RISEN, {0: 0.1, 10: 0.3, 20: 0.5, 30: 0.8})),
+    "RUN022": (NEVER_ENDS, GOOD),
+    "RUN023": (CUT, GOOD),
+    "RUN024": (LONGER, GOOD),
+}
+
+OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
+    "RUN010": (
+        with_nan(GOOD, "critic/score/mean", (30,)),
+        changed(GOOD, error="the reward 'exact' of sample 3/1 is nan, must be finite", outcome="failed"),
+    ),
+    "RUN011": (
+        simulate(Policy(reward=lambda step: digits if step < 14 else lambda answer: 0.0)),
+        simulate(Policy(reward=always(constant), steps=2)),
+        without_samples(simulate(Policy(reward=always(constant)), ("critic/score/max", "critic/score/std"))),
+    ),
+    "RUN012": (
+        simulate(Policy(reward=always(negative), every=10)),
+        simulate(Policy(reward=lambda step: digits if step < 12 else negative)),
+        changed(FLIPPED, settings={"reward_model.rules": [{"kind": "digits", "weight": -1.0}]}, framework="rltrain"),
+        changed(FLIPPED, settings={"custom_reward_function.weight": -0.5}, framework="rltrain"),
+        simulate(Policy(skill=lambda p: 0.02, advantages=lambda s, n: [-a for a in whitened(s, n)], estimator="gae")),
+        FALLING,
+        simulate(Policy(reward=always(at_random))),
+        validated(without_samples(simulate(Policy(reward=always(negative)))), {0: 0.06, 30: 0.0}),
+        without_samples(changed(FLIPPED, settings={"custom_reward_function.weight": -0.5})),
+    ),
+    "RUN013": (
+        simulate(Policy(twins=8)),
+        simulate(Policy(twins=2), ("response/duplicate_ratio",), actor__entropy=[2.5] * 30),
+    ),
+    "RUN014": (
+        simulate(Policy(reward=always(constant))),
+        simulate(Policy(), train__zero_advantage_groups=[0.1 + 0.03 * step for step in range(30)],
+                 critic__score__mean=[0.1 + 0.03 * step for step in range(30)]),
+    ),
+    "RUN015": (
+        simulate(Policy(advantages=centred)),
+        simulate(Policy(advantages=raw)),
+        simulate(Policy(advantages=lambda s, n: [3 * a for a in grouped(s, n)])),
+        simulate(Policy(advantages=lambda s, n: [a + 0.4 for a in whitened(s, n)], estimator="reinforce_plus_plus")),
+        simulate(Policy(advantages=centred, estimator="gae"), ("critic/advantages/std",)),
+        simulate(Policy(advantages=raw, estimator="rloo")),
+        DR_GRPO,
+    ),
+    "RUN017": (
+        simulate(Policy(), critic__score__mean=[min(0.7, 0.1 + 0.05 * s) - 0.03 * max(0, s - 20) for s in range(30)]),
+        simulate(Policy(), critic__score__min=[-9.0] * 30, critic__score__mean=[
+            min(2.0, -1 + 0.3 * s) - 0.4 * max(0, min(s, 27) - 20) for s in range(30)]),
+    ),
+    "RUN019": (
+        validated(RISEN, {0: 0.95, 30: 0.95}, **{"val/reward/best_constant": at_steps({0: 0.97, 30: 0.97})}),
+        changed(RISEN, samples=known((*saying(*[PLAIN] * 4, step=1), *saying(*["so it is and " * 20] * 4)))),
+        parts(RISEN, format=RISING, exact=FLAT),
+        simulate(Policy(), critic__score__mean=RISING, rewards__format__mean=RISING, rewards__right__mean=FLAT),
+        simulate(Policy(), critic__score__mean=RISING, rollout__repetition_frac=[0.02 * step for step in range(30)]),
+        parts(RISEN, style=RISING, exact=DROPPING),
+        simulate(Policy(reward=always(by_length), limit=20, stated=20, ends=0.9, skill=lambda p: 0.1),
+                 critic__score__mean=RISING),
+        validated(simulate(Policy(), critic__score__mean=RISING, response_length__mean=[4.0 + s for s in range(30)]),
+                  {0: 0.3, 15: 0.3, 30: 0.25}),
+    ),
+    "RUN020": (
+        sources(GOOD, math=RISING, easy=[0.99] * 30),
+        sources(changed(GOOD, curves={**need(GOOD.training).curves, "reward/code/count": at_steps({1: 5000.0})}),
+                math=RISING, code=[0.0] * 30),
+        changed(GOOD, curves={f"val-core/{name}/reward/mean@1": at_steps({0: mean, 10: mean, 20: mean, 30: mean})
+                              for name, mean in (("openai/gsm8k", 0.4), ("math", 0.0))}),
+    ),
+    "RUN021": (validated(RISEN, {0: 0.3, 10: 0.31, 20: 0.29, 30: 0.3}),),
+    "RUN022": (
+        changed(NEVER_ENDS, settings={**need(NEVER_ENDS.training).settings, f"{ROLLOUT}.ignore_eos": True}),
+        changed(NEVER_ENDS, settings={**need(NEVER_ENDS.training).settings, f"{ROLLOUT}.min_tokens": 6}),
+        Facts(training=known(msgspec.structs.replace(
+            need(GOOD.training), settings={f"{ROLLOUT}.ignore_eos": True}, curves={}))),
+        simulate(Policy(), response_length__min=[3.0] * 15 + [6.0] * 15, critic__score__mean=DROPPING),
+        changed(without_samples(simulate(Policy(ends=0.0), ("response_length/clip_ratio",))), settings={}),
+    ),
+    "RUN023": (
+        simulate(Policy(limit=3)),
+        simulate(Policy(limit=4)),
+        without_samples(simulate(Policy(limit=3))),
+        simulate(Policy(limit=4, stated=4)),
+        simulate(Policy(limit=4, settings={"data.max_prompt_length": 16, f"{ROLLOUT}.max_model_len": 20})),
+        without_samples(simulate(Policy(limit=6, ends=0.1))),
+        changed(simulate(Policy(), response_length__clip_ratio=[0.6] * 30), samples=known(tuple(
+            row for step in range(1, 31) for row in (
+                *saying("a long way to go", step=step, length=6, reward=0.0),
+                *saying("it is 420", step=step, length=3, reward=1.0))))),
+    ),
+    "RUN024": (
+        simulate(Policy(), response_length__mean=[30.0 - step for step in range(30)], critic__score__mean=DROPPING),
+        simulate(Policy(), response_length__mean=[3.0 + step for step in range(30)], critic__score__mean=FLAT),
+    ),
+}  # fmt: skip
+
+OTHER_QUIET: dict[str, tuple[Facts, ...]] = {
+    "RUN010": (with_nan(GOOD, "critic/score/std", (3, 4, 5)),),
+    "RUN011": (simulate(Policy(skill=lambda p: 1.0 if p > 0.5 else 0.3, ends=1.0)), without_samples(GOOD)),
+    "RUN012": (PPO, simulate(Policy(reward=always(constant)))),
+    "RUN013": (ONE_EACH,),
+    "RUN014": (ONE_EACH,),
+    "RUN015": (GOOD, simulate(Policy(advantages=centred, estimator="rloo")), simulate(Policy(estimator="opo")),
+               simulate(Policy(reward=always(constant), advantages=whitened, estimator="gae"))),
+    "RUN016": (simulate(Policy(steps=10)), FALLING),
+    "RUN017": (simulate(Policy(steps=5)), STILL),
+    "RUN018": (changed(SATURATED, first_step=11), simulate(Policy(reward=always(constant)))),
+    "RUN019": (STILL, parts(RISEN, format=RISING, exact=RISING)),
+    "RUN020": (GOOD, sources(GOOD, math=RISING)),
+    "RUN021": (GOOD, validated(RISEN, {0: 0.98, 10: 0.99, 20: 0.98, 30: 0.98}), validated(RISEN, {0: 0.1, 30: 0.1}),
+               validated(STILL, {0: 0.5, 10: 0.4, 20: 0.3, 30: 0.2})),
+    "RUN022": (CUT, simulate(Policy(ends=0.0, steps=2)),
+               simulate(Policy(), response_length__min=[3.0] * 15 + [6.0] * 15)),
+    "RUN023": (SOLVED_AT_THE_LIMIT, simulate(Policy(limit=20, stated=20, ends=0.9)),),
+    "RUN024": (simulate(Policy(), response_length__mean=[3.0 + step for step in range(30)]),
+               simulate(Policy(steps=5))),
+}  # fmt: skip

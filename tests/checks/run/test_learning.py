@@ -1,0 +1,172 @@
+"""Rewards, advantages and answers of a run: other cases than the pairs, borders, and what is missing."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlcheck import engine
+from rlcheck.check import Check
+from rlcheck.checks import family_checks
+from rlcheck.facts.base import known, need
+from rlcheck.facts.document import Facts
+from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.playbook import Library
+from rlcheck.report.model import Finding
+from tests.checks.run import learning_cases as made
+from tests.checks.run.simulated import Policy, grouped, simulate, whitened
+
+LIBRARY = Library()
+MINE: dict[str, Check] = {check.id: check for check in family_checks("RUN") if "RUN010" <= check.id <= "RUN024"}
+FIRES = [(id, facts) for id, several in made.OTHER_FIRES.items() for facts in several]
+QUIET = [(id, facts) for id, several in made.OTHER_QUIET.items() for facts in several]
+
+
+def judged(id: str, facts: Facts) -> Finding:
+    return engine.judge(facts, (MINE[id],), LIBRARY)[0]
+
+
+@pytest.mark.parametrize(("id", "facts"), FIRES, ids=[id for id, _ in FIRES])
+def test_other_cases_fire(id: str, facts: Facts) -> None:
+    found = judged(id, facts)
+    assert found.status in {"fail", "warn", "info"}, found.message
+
+
+@pytest.mark.parametrize(("id", "facts"), QUIET, ids=[id for id, _ in QUIET])
+def test_other_cases_stay_quiet(id: str, facts: Facts) -> None:
+    found = judged(id, facts)
+    assert found.status in {"pass", "skip"}, found.message
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.booleans())
+def test_a_healthy_run_never_fails(seed: int, steps: int, whole_batch: bool) -> None:
+    estimator, advantages = ("gae", whitened) if whole_batch else ("grpo", grouped)
+    facts = simulate(Policy(seed=seed, steps=steps, prompts=6, estimator=estimator, advantages=advantages))
+    found = [judged(id, facts) for id in MINE]
+    assert [(one.id, one.message) for one in found if one.status in ("fail", "error")] == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.01, 1.0), st.integers(0, 200))
+def test_noise_is_no_trend(seed: int, spread: float, steps: int) -> None:
+    chance = random.Random(seed)
+    values = tuple(chance.gauss(0.5, spread) for _ in range(steps))
+    names = ("critic/score/mean", "response_length/mean", "val/reward/mean", "train/zero_advantage_groups")
+    curve = Curve(steps=tuple(range(1, 1 + steps)), values=values)
+    run = TrainingFacts(num_steps=steps, first_step=1, last_step=steps, curves=dict.fromkeys(names, curve))
+    statuses = {id: judged(id, Facts(training=known(run))).status for id in MINE if id != "RUN014"}
+    assert "fail" not in statuses.values(), statuses
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.integers(12, 40), st.sampled_from((1, 5, 10)))
+def test_a_reward_with_the_wrong_sign_is_found(seed: int, steps: int, every: int) -> None:
+    policy = Policy(seed=seed, steps=steps, prompts=6, every=every, reward=made.always(made.negative))
+    assert judged("RUN012", simulate(policy)).status == "fail"
+
+
+@pytest.mark.parametrize("id", sorted(MINE))
+def test_what_is_not_logged_never_passes(id: str) -> None:
+    empty = TrainingFacts(num_steps=50, first_step=1, last_step=50)
+    assert judged(id, Facts(training=known(empty))).status in {"skip", "unknown"}
+
+
+def test_the_first_number_that_is_lost_is_named() -> None:
+    facts = made.with_nan(made.with_nan(made.GOOD, "critic/score/mean", (9, 10)), "response_length/mean", (8, 9))
+    found = judged("RUN010", facts)
+    assert found.found.startswith("response_length/mean is no number at steps 8 to 9")
+    assert "critic/score/mean: no number from step 9" in found.details
+
+
+def test_a_single_step_that_was_skipped_is_a_warning() -> None:
+    assert judged("RUN010", made.with_nan(made.GOOD, "critic/score/mean", (12,))).status == "warn"
+
+
+def test_the_weight_that_turns_the_sign_is_named_with_its_override() -> None:
+    settings = {"reward_model.rules": [{"kind": "exact"}, {"kind": "digits", "weight": -1.5}]}
+    fixes = judged("RUN012", made.changed(made.FLIPPED, settings=settings)).fixes
+    assert fixes[0].command == "reward_model.rules.1.weight=1.5"
+
+
+def test_samples_of_the_wrong_sign_are_shown() -> None:
+    found = judged("RUN012", made.FLIPPED)
+    assert "steps 1 to 30" in found.found
+    assert any("is right earns -" in line for line in found.details)
+
+
+def test_a_sign_that_turns_round_later_is_found_from_there() -> None:
+    late = simulate(Policy(reward=lambda step: made.digits if step < 12 else made.negative))
+    assert judged("RUN012", late).found.endswith("steps 16 to 30")
+
+
+def test_a_limit_is_named_with_twice_of_it() -> None:
+    found = judged("RUN023", made.CUT)
+    assert found.fixes[0].command == "data.max_response_length=6"
+    assert "it holds 3 characters of the 4" in found.found
+
+
+def test_a_wall_below_the_limit_is_told_from_answers_of_one_length() -> None:
+    wall = judged("RUN023", made.without_samples(simulate(Policy(limit=4))))
+    assert "though data.max_response_length is 6" in wall.found
+    same = simulate(Policy(limit=6, stated=9, ends=1.0, skill=lambda p: 1.0), response_length__max=[5.0] * 30,
+                    response_length__mean=[5.0] * 30)  # fmt: skip
+    assert judged("RUN023", same).status == "pass"
+    assert judged("RUN022", same).status == "pass"
+
+
+def test_a_limit_without_a_token_for_the_end_is_too_short() -> None:
+    assert "no token is left to end it" in judged("RUN023", simulate(Policy(limit=4, stated=4))).found
+    assert judged("RUN023", simulate(Policy(limit=5, stated=5))).status == "pass"
+
+
+def test_another_limit_that_cuts_is_named() -> None:
+    narrow = made.OTHER_FIRES["RUN023"][4]
+    assert judged("RUN023", narrow).fixes[0].command == "actor_rollout_ref.rollout.max_model_len=22"
+    unseen = judged("RUN023", simulate(Policy(limit=3)))
+    assert unseen.fixes[0].title.startswith("Look for another limit, of 3 tokens, before the 6 of the config")
+
+
+def test_a_collapse_names_the_checkpoint_and_half_the_rate() -> None:
+    found = judged("RUN017", made.COLLAPSED)
+    assert "actor_rollout_ref.actor.optim.lr=0.0005" in [fix.command for fix in found.fixes]
+    assert any("before step" in fix.title for fix in found.fixes)
+
+
+def test_answers_that_go_on_are_shown() -> None:
+    assert any("goes on after" in line for line in judged("RUN022", made.NEVER_ENDS).details)
+
+
+def test_answers_that_fill_their_length_and_earn_the_most_do_not_fail() -> None:
+    resumed = simulate(Policy(ends=0.0), critic__score__mean=[0.97] * 30)
+    assert judged("RUN022", made.changed(resumed, first_step=61)).status == "warn"
+
+
+def test_the_setting_that_keeps_answers_from_ending_is_released() -> None:
+    ignoring, least = made.OTHER_FIRES["RUN022"][:2]
+    assert judged("RUN022", ignoring).fixes[0].command == "actor_rollout_ref.rollout.ignore_eos=false"
+    assert judged("RUN022", least).fixes[0].command == "actor_rollout_ref.rollout.min_tokens=0"
+
+
+def test_causes_stand_before_what_follows_from_them() -> None:
+    facts = simulate(Policy(reward=lambda step: made.digits if step < 14 else lambda answer: 0.0))
+    found = engine.in_order([judged(id, facts) for id in MINE], ("RUN",))
+    problems = [one.id for one in found if one.status in ("fail", "warn")]
+    assert problems[0] == "RUN011"
+    assert "RUN017" in problems
+
+
+def test_ten_thousand_steps_are_judged_in_half_a_second() -> None:
+    steps = 10_000
+    long = {name: Curve(steps=tuple(range(1, steps + 1)), values=tuple(curve.values[i % 30] for i in range(steps)))
+            for name, curve in need(made.GOOD.training).curves.items()}  # fmt: skip
+    rows = tuple(need(need(made.GOOD.training).samples)) * 40
+    facts = made.changed(made.GOOD, curves=long, samples=known(rows), num_steps=steps, last_step=steps)
+    start = time.process_time()
+    for id in MINE:
+        judged(id, facts)
+    assert time.process_time() - start < 1.0
