@@ -19,7 +19,10 @@ METRICS = {
     "perf/run_memory_used_gb": "RAM of the run",
     "perf/cpu_memory_used_gb": "RAM of the host",
 }
+_HOST = "perf/cpu_memory_used_gb"
 _FEWEST = 20
+_FEWEST_OF_HOST = 100
+"""What else runs on a host rises and falls for longer than twenty steps take."""
 _PARTS = 4
 
 
@@ -57,7 +60,7 @@ def memory_holds(facts: Facts) -> Verdict:
     there = {name: curve for name in METRICS if (curve := run.curves.get(name)) is not None and curve.values}
     if "perf/run_memory_used_gb" in there:
         # The host's is then known to be that of others, too.
-        there.pop("perf/cpu_memory_used_gb", None)
+        there.pop(_HOST, None)
     if not there:
         return unknown("the run logs no memory")
     longest = max(len(curve.values) for curve in there.values())
@@ -78,14 +81,14 @@ def memory_holds(facts: Facts) -> Verdict:
 
 
 def _creep(name: str, curve: Curve) -> Creep | None:
-    if len(curve.values) < _FEWEST:
+    if len(curve.values) < (_FEWEST_OF_HOST if name == _HOST else _FEWEST):
         return None
     later = window(curve, curve.steps[len(curve.steps) // 2], curve.steps[-1])
     size = len(later.values) // _PARTS
     levels = [median(later.values[part * size : (part + 1) * size or None]) or 0.0 for part in range(_PARTS)]
     rises = all(after > before for before, after in pairwise(levels))
     gain = levels[-1] - levels[0]
-    share = limit("memory_creep_share") * (2 if name == "perf/cpu_memory_used_gb" else 1)
+    share = limit("memory_creep_share") * (2 if name == _HOST else 1)
     if not rises or gain < share * levels[0] or gain < limit("memory_creep_gb"):
         return None
     return Creep(name, levels[0], levels[-1], later.steps[0], slope(later) or 0.0)

@@ -139,9 +139,11 @@ def test_memory_that_fills_up_and_stays_is_no_creep() -> None:
     assert verdict("RUN054", made_run({"perf/run_memory_used_gb": fills})).status == "pass"
     saw = [2.0 + 0.3 * (step % 5) for step in range(40)]
     assert verdict("RUN054", made_run({"perf/run_memory_used_gb": saw})).status == "pass"
-    host = {"perf/cpu_memory_used_gb": [20.0 + step for step in range(40)]}
+    host = {"perf/cpu_memory_used_gb": [20.0 + step for step in range(120)]}
     assert verdict("RUN054", made_run(dict(host))).status == "pass"
     assert verdict("RUN054", made_run({**host, "perf/run_memory_used_gb": None})).status == "warn"
+    shorter = {"perf/cpu_memory_used_gb": [20.0 + step for step in range(40)], "perf/run_memory_used_gb": None}
+    assert verdict("RUN054", made_run(shorter)).status == "pass"
 
 
 def test_bounds_of_staleness() -> None:

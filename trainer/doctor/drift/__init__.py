@@ -53,6 +53,8 @@ def run(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     for note in (*subject.notes, *prompts.notes):
         report.note(note)
     traced = bool(request.get("operations"))
+    if not traced:
+        report.add(operations={"absent": "operations were not to be compared (--operations)"})
     with opened(config, directory, report) as session:
         found = measured(session, prompts, report)
         tell_measured(report, session, found)
