@@ -85,7 +85,7 @@ class Watch:
             if last is not None:
                 return last
             if self.timeout_s is not None and time.monotonic() - begun >= self.timeout_s:
-                self._note(f"--timeout: watched for {self.timeout_s:.0f} s, and the run goes on")
+                self._note(f"--timeout: watched for {self.timeout_s:.0f} s, and the run has not ended")
                 return report
 
     def _looks(self, begun: float) -> Iterator[Report]:

@@ -29,7 +29,7 @@ ROWS = (
     Row("KL to reference", ("actor/reward_kl_penalty", "actor/kl_loss")),
     Row("entropy", ("actor/entropy", "actor/entropy_loss")),
     Row("response length", ("response_length/mean",)),
-    Row("answers cut", ("response_length/clip_ratio",)),
+    Row("cut or at the limit", ("response/truncated_ratio", "response_length/clip_ratio")),
     Row("gradient norm", ("actor/grad_norm",)),
     Row("clipped", ("actor/pg_clipfrac",)),
     Row("critic explains", ("critic/vf_explained_var",)),

@@ -60,13 +60,23 @@ class Verdict:
         return " ".join(f"{check}:{status}" for check, status in self.findings[:count]) or "none"
 
 
+class NoRun(Exception):
+    """A run that shows nothing of its fault."""
+
+
 def make(fault: Fault, directory: Path) -> float:
-    """Run FAULT into DIRECTORY, unless it is there; seconds that it took."""
+    """Run FAULT into DIRECTORY, unless it is there; seconds that it took.
+
+    Raises:
+        NoRun: it took no step, or was made without its mistake.
+    """
     if (directory / DONE).exists():
         return float(json.loads((directory / DONE).read_text())["seconds"])
     shutil.rmtree(directory, ignore_errors=True)
+    mark = directory.with_suffix(".mark")
+    mark.unlink(missing_ok=True)
     values = [*COMMON, *(() if fault.plain else SAMPLES), *fault.overrides, f"trainer.default_local_dir={directory}"]
-    environ = {**os.environ, "RLTRAIN_MISTAKE": fault.mistake}
+    environ = {**os.environ, "RLTRAIN_MISTAKE": fault.mistake, "RLTRAIN_MISTAKE_MARK": str(mark)}
     if fault.mistake:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(INJECT), os.environ.get("PYTHONPATH"))))
     begin = time.monotonic()
@@ -80,7 +90,9 @@ def make(fault: Fault, directory: Path) -> float:
     seconds = time.monotonic() - begin
     shutil.rmtree(directory / "checkpoints", ignore_errors=True)
     if not (directory / "metrics.jsonl").exists():
-        raise SystemExit(f"{fault.name} did not run: {directory.with_suffix('.out')}")
+        raise NoRun(f"did not run, see {directory.with_suffix('.out')}")
+    if fault.mistake and not mark.exists():
+        raise NoRun(f"ran without its mistake, see {directory.with_suffix('.out')}")
     (directory / DONE).write_text(json.dumps({"seconds": round(seconds, 1), "code": process.returncode}))
     return seconds
 
@@ -160,8 +172,12 @@ def bench(chosen: Sequence[Fault], place: Path, judge_only: bool, make_only: boo
         directory = place / fault.name
         if judge_only and not (directory / DONE).exists():
             continue
-        seconds = make(fault, directory)
-        verdict = Verdict((), 0.0) if make_only else judge(directory)
+        seconds = 0.0
+        try:
+            seconds = make(fault, directory)
+            verdict = Verdict((), 0.0) if make_only else judge(directory)
+        except NoRun as error:
+            verdict = Verdict(((str(error), "error"),), 0.0)
         ok = "-" if make_only else "yes" if verdict.right(fault) else "NO"
         expected = " ".join(fault.expected) or "no fail"
         show((fault.name, f"{seconds:.0f}", verdict.words(2), expected, ok))

@@ -78,8 +78,8 @@ def _spike_verdict(run: TrainingFacts, spike: Spike, harm: tuple[str, ...], loos
     found = f"{spike.norm:.3g} at step {spike.step} ({times:.0f} times as long, {held})"
     more = {
         "details": (
-            *harm,
-            f"{len(loose)} such steps: {', '.join(str(one.step) for one in loose[:8])}",
+            *harm[1:],
+            *([f"{len(loose)} such steps: {', '.join(str(one.step) for one in loose[:8])}"] if loose[1:] else []),
             *drawn(run, spike.metric, "critic/score/mean", "actor/entropy", "actor/ppo_kl"),
         ),
         "evidence": (proof(spike.metric, f"{spike.norm:.4g}", spike.step),),

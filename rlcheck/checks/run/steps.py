@@ -155,8 +155,8 @@ def _too_fast(run: TrainingFacts, rate: float, since: int | None, broke: tuple[s
     first = since if since is not None else run.first_step
     return fail(
         f"a learning rate near {usual:g}, as {what} takes",
-        f"{rate:g}" + (f"; since step {since} {', '.join(broke)}" if broke and since is not None else ""),
-        details=(*broke, *drawn(run, *_SHOWN)),
+        f"{rate:g} as the largest" + (f"; since step {since} {', '.join(broke)}" if broke and since is not None else ""),
+        details=drawn(run, *_SHOWN),
         evidence=(proof("actor/lr", f"{rate:g}", first, run.last_step), *_kl_proof(run, first)),
         params=override(run, LR, usual),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 from rlcheck.checks.run.behaviour import REWARD
@@ -36,8 +35,9 @@ def wobble(curve: Curve) -> float:
     """
     if len(curve.values) < 3:
         return 0.0
-    squares = fmean((b - a) ** 2 for a, b in zip(curve.values, curve.values[1:], strict=False))
-    return max(noise(curve) or 0.0, math.sqrt(squares / 2) / 2)
+    # `math.dist` scales before it squares: values near 1e300 do not overflow.
+    moves = math.dist(curve.values[1:], curve.values[:-1]) / math.sqrt(len(curve.values) - 1)
+    return max(noise(curve) or 0.0, moves / math.sqrt(2) / 2)
 
 
 def rise(curve: Curve | None) -> Rise | None:
