@@ -106,6 +106,8 @@ def _paired(one: Curve, other: Curve) -> _Pair:
 
 
 def _settings(one: dict[str, Any], other: dict[str, Any]) -> tuple[Setting, ...]:
+    if not one or not other:  # of a run without its config nothing is known
+        return ()
     keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key) and key not in _PATHS)
     return tuple(Setting(key, _words(one, key), _words(other, key)) for key in keys)
 

@@ -184,7 +184,8 @@ def read_lines(path: Path, series: Series) -> Lines:
     except EOFError:
         bad_end = True  # packed while it was read, or cut
     except (OSError, zlib.error) as error:
-        raise CurveError(f"{path} cannot be read: {error}") from None
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise CurveError(f"{path} cannot be read: {reason}; give the directory of a run, or its metrics") from None
     series.places(number + 1)
     records.finish(lines)
     if not lines.num_records and (lines.num_bad or bad_end):

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from rlcheck.active_child import ProbeFailed, run_probe
-from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
 from rlcheck.facts.drift import Bin, DriftFacts, Gap, OperationGap, PromptsUse, TokenGap, Variant, WeightsUse
 from rlcheck.facts.rollout import Failure, StageTime
 from rlcheck.facts.run import RunFacts
-from rlcheck.rollout.engine import failure_of, is_readable
+from rlcheck.rollout.engine import failure_of, is_readable, section_of, with_last_stage
 
 START_S = 900.0
 """Ray, the training ranks and the engines: rltrain gives an engine alone 600 s."""
@@ -113,7 +112,7 @@ def examine_drift(
             environ=_environ(options, directory),
         )
     except ProbeFailed as error:
-        return _facts(source, {"engine": engine, **_with_last_stage(error)}, failure_of(error))
+        return _facts(source, {"engine": engine, **with_last_stage(error)}, failure_of(error))
     return _facts(source, found, None)
 
 
@@ -139,20 +138,10 @@ def _environ(options: DriftOptions, directory: str | Path) -> dict[str, str]:
     return environ | {"VLLM_BATCH_INVARIANT": "1"} if options.batch_invariant else environ
 
 
-def _with_last_stage(error: ProbeFailed) -> dict[str, Any]:
-    """What was known, with the time in the stage that failed."""
-    found = dict(error.partial)
-    times: list[Any] = list(found.get("stages", ()))
-    if error.stages:
-        name, seconds = error.stages[-1]
-        times.append({"name": name, "seconds": round(seconds, 3)})
-    return found | {"stages": times}
-
-
 def _facts(target: str, found: dict[str, Any], failure: Failure | None) -> DriftFacts:
     why = f"not reached: {failure.line}" if failure else "not measured"
     values: dict[str, Any] = {name: str(found.get(name, "")) for name in _WORDS}
-    values |= {name: _section(found.get(name), kind, why) for name, kind in _SECTIONS.items()}
+    values |= {name: section_of(found.get(name), kind, why) for name, kind in _SECTIONS.items()}
     values |= {name: msgspec.convert(found[name], kind) for name, kind in _PLAIN.items() if name in found}
     return DriftFacts(
         target=target,
@@ -164,11 +153,3 @@ def _facts(target: str, found: dict[str, Any], failure: Failure | None) -> Drift
         failure=failure,
         **values,
     )
-
-
-def _section(value: Any, kind: Any, why: str) -> Fact[Any]:
-    if value is None:
-        return missing(MissingKind.ERROR, why)
-    if isinstance(value, dict) and "absent" in value:
-        return absent(str(value["absent"]))  # pyright: ignore[reportUnknownArgumentType]
-    return known(msgspec.convert(value, kind))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from operator import lt
 from typing import Any
+
+import msgspec
 
 from rlcheck.facts.base import Fact, Struct
 
@@ -19,6 +22,15 @@ class Curve(Struct, frozen=True):
     values: tuple[float, ...] = ()
     nonfinite: tuple[int, ...] = ()
     name: str = ""
+
+    def __post_init__(self) -> None:
+        """Of a record that somebody has edited, what is no point of an ascending curve is left out."""
+        steps, values = self.steps, self.values
+        if len(steps) == len(values) and all(map(lt, steps, steps[1:])):
+            return
+        points = sorted(dict(zip(steps, values, strict=False)).items())
+        msgspec.structs.force_setattr(self, "steps", tuple(step for step, _ in points))
+        msgspec.structs.force_setattr(self, "values", tuple(value for _, value in points))
 
 
 class SampleRow(Struct, frozen=True):

@@ -118,7 +118,8 @@ def verdict(report: Report) -> str:
         return "exit code 1: --strict counts warnings and checks that could not be made"
     if s.unknown + s.error:
         left = s.unknown + s.error
-        return f"exit code 0: nothing that could be looked at stops a run; {left} checks are open (see --strict)"
+        words = "1 check is" if left == 1 else f"{left} checks are"
+        return f"exit code 0: nothing that could be looked at stops a run; {words} open (see --strict)"
     if s.warn:
         return "exit code 0: nothing here stops a run (--strict would count the warnings)"
     return "exit code 0: healthy"

@@ -88,7 +88,7 @@ def examine_engine(
             environ=os.environ | {"TMPDIR": str(directory)},
         )
     except ProbeFailed as error:
-        return _failed(target, spec.name, failure_of(error), _with_last_stage(error))
+        return _failed(target, spec.name, failure_of(error), with_last_stage(error))
     return _facts(target, found, None)
 
 
@@ -97,7 +97,7 @@ def is_readable(source: str) -> bool:
     return source.endswith((".yaml", ".yml")) or re.fullmatch(r"[\w-]*\w", source) is not None
 
 
-def _with_last_stage(error: ProbeFailed) -> dict[str, Any]:
+def with_last_stage(error: ProbeFailed) -> dict[str, Any]:
     """What was known, with the time in the stage that failed."""
     found = dict(error.partial)
     times: list[Any] = list(found.get("stages", ()))
@@ -122,7 +122,7 @@ def _failed(target: str, engine: str, failure: Failure, found: dict[str, Any]) -
 
 def _facts(target: str, found: dict[str, Any], failure: Failure | None) -> RolloutFacts:
     words = f"not reached: {failure.line}" if failure else "not measured"
-    sections = {name: _section(found.get(name), kind, words) for name, kind in _TYPES.items()}
+    sections = {name: section_of(found.get(name), kind, words) for name, kind in _TYPES.items()}
     facts = RolloutFacts(
         target=target,
         engine=str(found.get("engine", "")),
@@ -137,7 +137,8 @@ def _facts(target: str, found: dict[str, Any], failure: Failure | None) -> Rollo
     return msgspec.structs.replace(facts, **sections)
 
 
-def _section(value: Any, kind: Any, words: str) -> Fact[Any]:
+def section_of(value: Any, kind: Any, words: str) -> Fact[Any]:
+    """A part of what a plug-in gave, as a fact; `words`: why there is none, where it is missing."""
     if value is None:
         return missing(MissingKind.ERROR, words)
     if isinstance(value, dict) and "absent" in value:

@@ -194,6 +194,6 @@ def test_json_stays_json(tree: object) -> None:
 def test_a_megabyte_takes_no_time(piece: str) -> None:
     """No pattern goes over the same text again and again."""
     data = json.dumps({"name": piece * (1_000_000 // len(piece)), "value": "x"}).encode()
-    started = time.monotonic()
+    started = time.process_time()
     redact_bytes(data, ALICE)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5

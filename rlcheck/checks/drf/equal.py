@@ -8,6 +8,7 @@ from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.drift import DriftFacts, Variant, WeightsUse
 
+OWN_TEMPLATE = "actor_rollout_ref.model.custom_chat_template=null"
 _SHOWN = 6
 _PROMPTS = ("engine_prompts", "own_template", "with_bos", "without_first_token", "without_last_token")
 """Variants that change what the training side reads."""
@@ -84,6 +85,11 @@ def prompts_explain(drift: DriftFacts) -> Variant | None:
     return next((variant for variant in variants if variant.removes and variant.name in _PROMPTS), None)
 
 
+def override_of(variant: Variant) -> dict[str, str]:
+    """The override of VARIANT as a parameter of the playbook; none where it has none, or several."""
+    return {"override": variant.overrides[0]} if len(variant.overrides) == 1 else {}
+
+
 def _stale(found: WeightsUse) -> str:
     return f", {found.num_stale} of them as the sync before had left them" if found.num_stale else ""
 
@@ -121,17 +127,18 @@ def prompts_are_equal(facts: Facts) -> Verdict:
             "a training side that agrees for the prompt tokens it is given",
             f"one that agrees with {variant.title}: the engine reads other tokens than it says",
             evidence=(evidence("drift.variants", variant.name, "the same samples read again"),),
-            params={"how": "what is sent, and what the engine adds,"},
+            params={"how": "what is sent, and what the engine adds,"} | override_of(variant),
         )
     if not found.num_differing:
         return passed(f"{found.num_prompts} prompts, token by token the same")
     by = found.length_diff_mean
     length = "of the same length" if not by else f"training reads {abs(by):.3g} tokens {'more' if by > 0 else 'fewer'}"
     special = abs(abs(by) - 1) < 0.05
+    params = {"how": "a special token"} if special else {"how": "the chat template", "override": OWN_TEMPLATE}
     return fail(
         "equal prompt tokens",
         f"{found.num_differing} of {found.num_prompts} prompts differ ({length})",
         details=(f"engine reads:   {found.example_rollout}", f"training reads: {found.example_train}"),
         evidence=(evidence("drift.prompts.num_differing", found.num_differing, "token IDs of both sides"),),
-        params={"how": "a special token" if special else "the chat template"},
+        params=params,
     )

@@ -18,6 +18,10 @@ from rlcheck.facts.training import Curve, TrainingFacts
 Kind = Literal["frozen", "part", "late", "now and then", "unclear", "none"]
 _ENGINE = (ROLLOUT_PPL, "critic/score/mean", "response_length/mean", "critic/rewards/mean")
 """What changes only when the engine's policy does."""
+_SAMPLING = ("response_length/mean", "response_length/clip_ratio", "response_length/max", "response/aborted_ratio")
+"""What changes at once when the engine samples otherwise: another limit, other tokens that end an answer."""
+_BEFORE = 10
+"""Steps before the onset that say how much these vary."""
 _LEAST = 3
 _ENOUGH = 6
 _LONG = 12
@@ -35,7 +39,9 @@ _SURER = 1.5
 class Growth(NamedTuple):
     """`onset`: the first step with drift; `ratio`: of the last third's size over the first's; `behind`: by how many
     steps, where that is a fixed number; `last_good`: the last step without drift before it; `ended`: the first without
-    drift after it, 0 if there is none. `moved`: the engine's policy changes; None: nothing says."""
+    drift after it, 0 if there is none. `moved`: the engine's policy changes; None: nothing says. `jumped`: metrics of
+    how the engine samples that took another level at the onset: then it may be the sampling that changed there, and not
+    the weights that no longer came."""
 
     kind: Kind
     last_good: int = 0
@@ -44,6 +50,7 @@ class Growth(NamedTuple):
     behind: int = 0
     moved: bool | None = None
     ended: int = 0
+    jumped: tuple[str, ...] = ()
 
 
 @remembered
@@ -64,7 +71,34 @@ def growth(run: TrainingFacts) -> Growth:
     moved = engine_moves(run, onset)
     ratio = _ratio(run, after, onset, steps[-1])
     kind = _kind(after, limit, ratio if found.is_log else ratio / _SURER, moved, _share_of_step(run, onset))
-    return Growth(kind, last_good, onset, ratio, _behind(after, limit), moved)
+    jumped = sampling_jumps(run, onset)
+    if kind == "frozen" and jumped:  # weights that stay as they were sample as they did
+        kind = "part"
+    return Growth(kind, last_good, onset, ratio, _behind(after, limit), moved, jumped=jumped)
+
+
+def changed_then(grown: Growth) -> str:
+    """What changed at the onset besides, and what that may mean."""
+    return (
+        f"but at that step {' and '.join(grown.jumped[:2])} took another level at once: see first whether the engine "
+        "samples otherwise since (limits, stop tokens, what ends an answer)"
+    )
+
+
+def sampling_jumps(run: TrainingFacts, onset: int) -> tuple[str, ...]:
+    """Metrics of how the engine samples whose next values, from step ONSET on, all lie beyond those of the steps before
+    by more than these vary."""
+    return tuple(name for name in _SAMPLING if (curve := run.curves.get(name)) is not None and _jumps(curve, onset))
+
+
+def _jumps(curve: Curve, onset: int) -> bool:
+    before = window(curve, onset - _BEFORE, onset - 1).values
+    after = window(curve, onset, onset + _LEAST - 1).values
+    if len(before) < _ENOUGH or len(after) < _LEAST:
+        return False
+    low, high = min(before), max(before)
+    room = max(high - low, 0.01 * max(abs(low), abs(high)))
+    return min(after) > high + room / 2 or max(after) < low - room / 2
 
 
 def _for_a_while(found: Series, limit: float) -> Growth:

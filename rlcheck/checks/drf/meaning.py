@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, fail, passed, skip, unknown, warn
+from rlcheck.checks.drf.bands import band
+from rlcheck.checks.drf.equal import OWN_TEMPLATE
 from rlcheck.checks.drf.growth import growth
 from rlcheck.checks.drf.reading import (
     DRIFT_METRICS,
@@ -13,12 +15,15 @@ from rlcheck.checks.drf.reading import (
     PROB_DIFF,
     SLOPE,
     Series,
+    device_of,
+    entropy_shift,
     is_truncated,
     series,
     temperature_of,
+    two_dtypes,
 )
-from rlcheck.checks.drf.start import Start, start
-from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of
+from rlcheck.checks.drf.start import Start, is_bent, rounding_reaches, start
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
 from rlcheck.curves.look import charted, median
 from rlcheck.facts.document import Facts
 from rlcheck.facts.training import TrainingFacts
@@ -61,7 +66,7 @@ def prompts_are_the_same(facts: Facts) -> Verdict:
             f"other ones in {share:.0%} of the rows, from step {first} on: {text}",
             details=drawn(run, MISMATCH, _LENGTH, "training/rollout_log_probs_diff_first", LOG_CORR),
             evidence=(proof(MISMATCH, f"{share:.3g}", first, run.last_step),),
-            params={"how": how},
+            params={"how": how} | _own_template(run),
         )
     found = series(run)
     if found is None:
@@ -71,12 +76,17 @@ def prompts_are_the_same(facts: Facts) -> Verdict:
         return skip("the run does not compare prompt tokens, and its drift does not look like other ones")
     return fail(
         "log-probabilities of the same prompt",
-        f"at the first step, with the same weights, a correlation of {begun.corr or 0.0:.2f} and a mean |difference| "
-        f"of {begun.first:.3g}: both sides read other tokens (or hold other weights)",
-        details=(charted(found.name, found.curve), *drawn(run, LOG_CORR, "prompt_length/mean")),
-        evidence=(proof(found.name, f"{begun.first:.3g}", found.curve.steps[0]),),
-        params={"how": "chat template, special tokens, truncation"},
+        f"at the first step, with the same weights, a correlation of {begun.corr or 0.0:.2f} and "
+        f"{found.said(begun.first)}: both sides read other tokens (or hold other weights)",
+        details=(charted(found.label, found.curve), *drawn(run, LOG_CORR, "prompt_length/mean")),
+        evidence=(proof(found.name, found.written(begun.first), found.curve.steps[0]),),
+        params={"how": "chat template, special tokens, truncation"} | _own_template(run),
     )
+
+
+def _own_template(run: TrainingFacts) -> dict[str, str]:
+    """The override that takes the tokenizer's own template, where the config sets another."""
+    return {"override": OWN_TEMPLATE} if setting(run, "actor_rollout_ref.model.custom_chat_template") else {}
 
 
 def _by_tokens(run: TrainingFacts) -> tuple[str, str]:
@@ -122,13 +132,13 @@ def distribution_is_the_sampled_one(facts: Facts) -> Verdict:
     begun = start(run)
     if begun.kind not in ("misreported", "truncated", "temperature"):
         return _no_distribution(run, found, begun)
-    text, override = _distribution(run, begun)
+    text, override = _distribution(run, found, begun)
     return fail(
         "log-probabilities of the sampled distribution",
         text,
-        details=(charted(found.name, found.curve), *drawn(run, K1, K3, SLOPE, LOG_CORR)),
-        evidence=(proof(found.name, f"{begun.first:.3g}", found.curve.steps[0], run.last_step),),
-        params={"override": override},
+        details=(charted(found.label, found.curve), *drawn(run, K1, K3, SLOPE, LOG_CORR)),
+        evidence=(proof(found.name, found.written(begun.first), found.curve.steps[0], run.last_step),),
+        params={"override": override, "cut": "temperature, top_p or top_k", "whose": "the rollout"},
     )
 
 
@@ -137,11 +147,11 @@ def _no_distribution(run: TrainingFacts, found: Series, begun: Start) -> Verdict
     if not known:
         return unknown("drift is there, but neither k1 and k3 nor a slope say of what kind")
     if begun.kind == "none":
-        return passed(f"no drift at the first step: {found.name} {found.curve.values[0]:.3g}")
+        return passed(f"no drift at the first step: {found.said(found.curve.values[0])}")
     return skip("the drift that there is comes from something else")
 
 
-def _distribution(run: TrainingFacts, begun: Start) -> tuple[str, str]:
+def _distribution(run: TrainingFacts, found: Series, begun: Start) -> tuple[str, str]:
     temperature = temperature_of(run)
     at = "" if temperature is None else f" (temperature {temperature:g})"
     if begun.kind == "misreported":
@@ -152,11 +162,23 @@ def _distribution(run: TrainingFacts, begun: Start) -> tuple[str, str]:
         return f"the engine's are of a part of the vocabulary, the actor's of all: {ratio}", _uncut(run)
     if begun.ratio is None:
         override = _uncut(run) if is_truncated(run) else _WHOLE
-        return f"both sides' are alike but apart by {begun.first:.3g} from the first step on{at}", override
+        return f"both sides' are alike but apart from the first step on{at}: {_apart(run, found, begun)}", override
     return (
         f"the actor's spread {begun.ratio:.2f} times as wide as the engine's, in one line{at}: "
         "only one side divides by the temperature, or each by another",
         _WHOLE,
+    )
+
+
+def _apart(run: TrainingFacts, found: Series, begun: Start) -> str:
+    """By how much, and whether one side's distribution is the flatter one."""
+    shift = entropy_shift(run, found) if is_bent(run, found) else None
+    if shift is None:
+        return found.said(begun.first)
+    flatter = "flatter" if shift > 0 else "sharper"
+    return (
+        f"{found.said(begun.first)}, and the actor's distribution is always {flatter} than the one that was sampled: "
+        "only one side divides by the temperature, or each by another"
     )
 
 
@@ -172,7 +194,8 @@ def both_are_precise(facts: Facts) -> Verdict:
 
     What it does:
         Holds the first step's drift, and its usual size, against the band of the coarser of the two configured dtypes,
-        when weights, prompts and distribution are not what differs.
+        when weights, prompts and distribution are not what differs. Warns of two different dtypes where drift is more
+        than the finer one makes.
 
     Why it matters:
         Every update starts from ratios that are not 1, and nobody can see whether they should be. In 16 bits that is
@@ -193,7 +216,12 @@ def both_are_precise(facts: Facts) -> Verdict:
         return lacking(run, *DRIFT_METRICS)
     begun = start(run)
     if begun.kind == "none":
-        return passed(f"{found.name} {found.curve.values[0]:.3g} at the first step, at most {found.healthy:g} expected")
+        return _two_dtypes(run, found) or passed(
+            f"{found.said(found.curve.values[0])} at the first step, at most {found.written(found.healthy)} expected"
+        )
+    size = max(begun.first, begun.size)
+    if begun.kind == "unclear" and size > rounding_reaches(found):
+        return skip(f"{found.said(size)} is more than rounding to 16 bits can make: it has another cause")
     if begun.kind != "imprecise":
         return skip("the drift that there is comes from something else")
     if growth(run).kind not in ("none", "unclear"):
@@ -206,16 +234,39 @@ def _imprecise(run: TrainingFacts, found: Series, begun: Start) -> Verdict:
     dtype = f"{found.dtype} on the coarser side" if found.told else f"{found.dtype} (not said, taken for it)"
     say = fail if begun.first > found.problem else warn
     return say(
-        f"{_size(found)} of at most {found.healthy:g} with {dtype}",
-        f"{begun.first:.3g} at the first step, {size:.3g} usually: {_like(found, size)}",
-        details=(charted(found.name, found.curve), *drawn(run, PROB_DIFF, LOG_CORR, "response_length/mean")),
-        evidence=(proof(found.name, f"{begun.first:.3g}", found.curve.steps[0], run.last_step),),
-        params={"dtype": "float32" if found.dtype == "float32" else found.dtype},
+        f"{found.said(found.healthy, 'at most ')} with {dtype}",
+        f"{found.said(begun.first)} at the first step, {found.written(size)} usually: {_like(found, size)}",
+        details=(charted(found.label, found.curve), *drawn(run, PROB_DIFF, LOG_CORR, "response_length/mean")),
+        evidence=(proof(found.name, found.written(begun.first), found.curve.steps[0], run.last_step),),
+        params=_of_dtypes(run, found),
     )
 
 
-def _size(found: Series) -> str:
-    return "a mean |difference of log-probabilities|" if found.is_log else "a mean |difference of probabilities|"
+def _of_dtypes(run: TrainingFacts, found: Series) -> dict[str, str]:
+    """Parameters of the playbook: the dtype of both sides, what makes them equal, or nothing where none is said."""
+    two = two_dtypes(run)
+    if two is not None:
+        return {"override": two.override}
+    return {"dtype": found.dtype} if found.told else {}
+
+
+def _two_dtypes(run: TrainingFacts, found: Series) -> Verdict | None:
+    """Drift that is healthy for the coarser dtype, but comes from there being two; None if it does not."""
+    two, first = two_dtypes(run), found.curve.values[0]
+    if two is None or growth(run).kind != "none":
+        return None
+    limits = band(two.finer, device_of(run))
+    most = (limits.log_probs if found.is_log else limits.probs)[1]
+    if first <= most:
+        return None
+    return warn(
+        f"{found.said(most, 'at most ')}, as with {two.finer} on both sides",
+        f"two: the engine computes in {two.engine}, the actor in {two.actor}, with {found.said(first)} at "
+        f"the first step (healthy for {found.dtype}, more than {two.finer} makes)",
+        details=(charted(found.label, found.curve), *drawn(run, PROB_DIFF, LOG_CORR)),
+        evidence=(proof(found.name, found.written(first), found.curve.steps[0], run.last_step),),
+        params={"override": two.override},
+    )
 
 
 def _like(found: Series, size: float) -> str:

@@ -82,12 +82,20 @@ def measured_weights_are_healthy(facts: Facts) -> Verdict:
         return unknown("no token was sampled")
     low, high = number("is_mean_low"), number("is_mean_high")
     grave = [
-        (f"mean weight between {low:g} and {high:g}", f"{gap.is_mean:.3g}", low <= gap.is_mean <= high),
-        (f"an effective sample of at least {number('ess'):g}", f"{gap.ess:.3g}", gap.ess >= number("ess")),
+        (f"mean weight between {low:g} and {high:g}", f"mean {gap.is_mean:.3g}", low <= gap.is_mean <= high),
+        (
+            f"an effective sample of at least {number('ess'):g}",
+            f"effective sample {gap.ess:.3g}",
+            gap.ess >= number("ess"),
+        ),
     ]
     light = [
-        (f"a standard deviation of at most {number('is_std'):g}", f"{gap.is_std:.3g}", gap.is_std <= number("is_std")),
-        (f"|KL| at most {number('kl'):g}", f"{gap.kl:.3g}", abs(gap.kl) <= number("kl")),
+        (
+            f"a standard deviation of at most {number('is_std'):g}",
+            f"standard deviation {gap.is_std:.3g}",
+            gap.is_std <= number("is_std"),
+        ),
+        (f"|KL| at most {number('kl'):g}", f"KL {gap.kl:.3g}", abs(gap.kl) <= number("kl")),
     ]
     outside = [(expected, found) for expected, found, fine in (*grave, *light) if not fine]
     if not outside:

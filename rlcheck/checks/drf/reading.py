@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import NamedTuple, TypeVar
 
-from rlcheck.checks.drf.bands import BFLOAT16, FLOAT32, Band, band, coarser
+from rlcheck.checks.drf.bands import BFLOAT16, FLOAT32, Band, band, coarser, dtype_name
 from rlcheck.checks.run.common import curve_of, number_setting, setting
 from rlcheck.curves.look import median, window
 from rlcheck.facts.training import Curve, TrainingFacts
@@ -17,6 +17,9 @@ LOG_DIFF = "training/rollout_log_probs_diff_mean"
 PROB_DIFF = "training/rollout_probs_diff_mean"
 K1, K3 = "rollout_corr/kl", "rollout_corr/k3_kl"
 STEP_KL = "actor/ppo_kl"
+ENTROPY = "actor/entropy"
+ENGINE_DTYPE = "actor_rollout_ref.rollout.dtype"
+ACTOR_DTYPE = "actor_rollout_ref.actor.fsdp_config.dtype"
 RATE = "actor/lr"
 ROLLOUT_PPL = "rollout_corr/rollout_log_ppl"
 MISMATCH = "training/rollout_prompt_mismatch"
@@ -33,8 +36,8 @@ _KNOWN_BY_SIZE = 0.01
 class Series(NamedTuple):
     """The curve by which drift is followed: mean absolute differences, of logarithms or of probabilities.
 
-    `healthy` and `problem`: the band of the run's dtypes. `dtype`: the coarser of both sides', "" where the config does
-    not say; `told`: it does say.
+    `name`: the metric that it is, or is made from. `healthy` and `problem`: the band of the run's dtypes. `dtype`: the
+    coarser of both sides', "" where the config does not say; `told`: it does say.
     """
 
     name: str
@@ -44,6 +47,26 @@ class Series(NamedTuple):
     problem: float
     dtype: str
     told: bool
+
+    @property
+    def label(self) -> str:
+        """What to write beside its numbers."""
+        return f"|d log p| made from {K3}" if self.name == K3 else self.name
+
+    def said(self, value: float, how: str = "") -> str:
+        """A VALUE of it in words, with HOW (as "at most ") before it; what it was made from comes first."""
+        if self.name == K3:
+            return f"{K3} of {how}{_k3_of(value):.3g} (a mean |difference of log-probabilities| of about {value:.2g})"
+        return f"a mean |difference of {'log-probabilities' if self.is_log else 'probabilities'}| of {how}{value:.3g}"
+
+    def written(self, value: float) -> str:
+        """A VALUE of it, as the metric has it."""
+        return f"{_k3_of(value) if self.name == K3 else value:.3g}"
+
+
+def _k3_of(size: float) -> float:
+    """k3 from which a mean |log rho| was made."""
+    return (size / _MEAN_OF_NORMAL) ** 2 / 2
 
 
 def remembered(function: Callable[[TrainingFacts], T]) -> Callable[[TrainingFacts], T]:
@@ -90,10 +113,31 @@ def _pair(limits: Band, is_log: bool) -> tuple[float, float]:
 
 def dtype_of(run: TrainingFacts) -> str:
     """The coarser of the dtypes in which engine and actor compute; "" where the config does not say both."""
-    engine = setting(run, "actor_rollout_ref.rollout.dtype")
-    actor = setting(run, "actor_rollout_ref.actor.fsdp_config.dtype", "actor_rollout_ref.actor.fsdp_config.model_dtype")
+    engine = setting(run, ENGINE_DTYPE)
+    actor = setting(run, ACTOR_DTYPE, "actor_rollout_ref.actor.fsdp_config.model_dtype")
     quantized = setting(run, "actor_rollout_ref.rollout.quantization")
     return coarser(str(quantized or engine or ""), str(actor or ""))
+
+
+class TwoDtypes(NamedTuple):
+    """What engine and actor compute in, where the config names two; `override`: what makes them equal."""
+
+    engine: str
+    actor: str
+    finer: str
+    override: str
+
+
+def two_dtypes(run: TrainingFacts) -> TwoDtypes | None:
+    """None where they are one, or the config does not say both. A quantized engine is coarser on purpose."""
+    engine, actor = (dtype_name(str(run.settings.get(key) or "")) for key in (ENGINE_DTYPE, ACTOR_DTYPE))
+    if "" in (engine, actor) or engine == actor or setting(run, "actor_rollout_ref.rollout.quantization"):
+        return None
+    finer = actor if coarser(engine, actor) == engine else engine
+    # Actors are rarely trained in float16: there the engine follows.
+    key = ENGINE_DTYPE if finer in (actor, "float16") else ACTOR_DTYPE
+    value = actor if key == ENGINE_DTYPE else engine
+    return TwoDtypes(engine, actor, finer, f"{key}={value}")
 
 
 def device_of(run: TrainingFacts) -> str:
@@ -144,6 +188,23 @@ def estimator_ratio(run: TrainingFacts) -> float | None:
         return None
     spread = 1.25 * math.sqrt(2 / (tokens_per_step(run) * size * len(ratios)))
     return found if spread < 0.2 else None
+
+
+def entropy_shift(run: TrainingFacts, found: Series) -> float | None:
+    """Actor's entropy minus the engine's mean -log p of its samples, over drift: median of the first ten steps.
+
+    For one and the same distribution the two are equal but for noise, and for two that differ at random nearly so. They
+    are apart, always to the same side, where one distribution is flatter: that is what a temperature does. None: not
+    always to the same side, or not known.
+    """
+    entropy, tokens = run.curves.get(ENTROPY), run.curves.get(ROLLOUT_PPL)
+    if entropy is None or tokens is None or not found.is_log:
+        return None
+    sampled, at = (dict(zip(curve.steps, curve.values, strict=True)) for curve in (tokens, found.curve))
+    pairs = list(zip(entropy.steps, entropy.values, strict=True))[:10]
+    shifts = [(value - sampled[step]) / at[step] for step, value in pairs if step in sampled and at.get(step, 0.0) > 0]
+    same_side = bool(shifts) and (min(shifts) > 0 or max(shifts) < 0)
+    return median(shifts) if same_side else None
 
 
 def tokens_per_step(run: TrainingFacts) -> float:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown, warn
-from rlcheck.checks.drf.bands import band, coarser, explained
+from rlcheck.checks.drf.bands import band, coarser, dtype_name, explained
 from rlcheck.checks.drf.equal import prompts_explain
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.drift import DriftFacts, Gap, OperationGap, Variant
 
 _STEMS = ("DRF020", "DRF021", "DRF022")
+_TRAINING = {
+    "engine_responses": "score the token IDs that the engine sampled; text that is tokenized again gives other ones",
+    "train_reading": "look at its own code between logits and log-probabilities: the shift by one token between logits "
+    "and targets, padding, packed rows, a fused cross-entropy",
+}
+"""What to do where not the temperature but what training scores is another."""
 _HELPS = 0.5
 """A change that leaves less than this share is worth a word where none removes the gap."""
 
@@ -48,7 +54,7 @@ def distributions_are_the_same(facts: Facts) -> Verdict:
             f"a gap of {gap.log_probs_diff_mean:.3g} in log-probabilities that goes away with {found.title}",
             details=_tried(wrong),
             evidence=(evidence("drift.variants", found.name, "the same samples read again"),),
-            params=_overrides(found),
+            params=_overrides(found) | _convention(found),
         )
     if not any(variant.gap is not None for variant in wrong):
         return unknown("no other convention was tried")
@@ -95,8 +101,14 @@ def rounding_explains_it(facts: Facts) -> Verdict:
         f"{size:.3g}: {text}",
         details=_tried(variants),
         evidence=(evidence("drift.gap.log_probs_diff_mean", f"{size:.3g}", f"{gap.num_tokens} tokens"),),
-        params={"dtype": dtype} | params,
+        params=_same_dtype(drift) | params,
     )
+
+
+def _same_dtype(drift: DriftFacts) -> dict[str, str]:
+    """The dtype of both sides as a parameter of the playbook; none where they have two, or one is not known."""
+    one, other = dtype_name(drift.rollout_dtype), dtype_name(drift.train_dtype)
+    return {"dtype": one} if one and one == other else {}
 
 
 def _mended_by(variants: list[Variant], gap: Gap) -> tuple[str, dict[str, str]]:
@@ -119,6 +131,18 @@ def _overrides(variant: Variant) -> dict[str, str]:
     given = variant.overrides
     names = {1: ("override",), 2: ("first_of_2", "second_of_2"), 3: ("first_of_3", "second_of_3", "third_of_3")}
     return dict(zip(names.get(len(given), ()), given, strict=True)) if len(given) in names else {}
+
+
+def _convention(variant: Variant) -> dict[str, str]:
+    """Parameters of the playbook by what VARIANT says is meant otherwise; only fixes that fit it are shown."""
+    words = _TRAINING.get(variant.name)
+    if words is not None:
+        return {"training": words}
+    if variant.name == "uncut_sampling":
+        return {"cut": "top_p or top_k"}
+    if variant.name == "train_temperature":
+        return {"whose": "the rollout"}
+    return {"cut": "temperature", "whose": "the rollout"}
 
 
 def _left(variant: Variant) -> float:
@@ -172,6 +196,7 @@ def operations_are_equal(facts: Facts) -> Verdict:
     most = sorted(enters, key=_own, reverse=True)[:5]
     details = tuple(f"adds by itself: {_words(each)}" for each in most)
     if drift.batch_invariant:
+        text += f"; the mode makes the engine agree with itself only: training computes {_place(first)} otherwise"
         return warn("equal outputs in batch-invariant mode", text, details=details,
                     evidence=(evidence("drift.operations", first.name, "one sequence on both sides"),))  # fmt: skip
     return info(text, details=details)
@@ -188,8 +213,11 @@ def _own(each: OperationGap) -> float:
     return each.max_diff if each.input_equal else 0.0
 
 
+def _place(each: OperationGap) -> str:
+    return f"{each.name} of layer {each.layer}" if each.layer >= 0 else each.name
+
+
 def _words(each: OperationGap) -> str:
-    place = f"{each.name} of layer {each.layer}" if each.layer >= 0 else each.name
     size = _own(each) or each.max_diff
     share = f", {size / each.scale:.1g} of its usual value" if each.scale else ""
-    return f"{place} (max |difference| {size:.2g}{share})"
+    return f"{_place(each)} (max |difference| {size:.2g}{share})"

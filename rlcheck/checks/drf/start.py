@@ -13,6 +13,7 @@ from rlcheck.checks.drf.reading import (
     SLOPE,
     Series,
     at_first,
+    entropy_shift,
     estimator_ratio,
     is_truncated,
     remembered,
@@ -26,11 +27,9 @@ from rlcheck.facts.training import TrainingFacts
 Kind = Literal[
     "none", "prompts", "misreported", "truncated", "temperature", "weights", "part", "other", "imprecise", "unclear"
 ]
-_ROUNDING_REACHES = 10
-"""Times the problem level of bfloat16, where both sides are nearly one line: more is not rounding."""
-_ONE_LINE, _EXACT_LINE, _SAME_LINE = 0.97, 0.998, 0.99
+_ONE_LINE, _EXACT_LINE = 0.97, 0.998
 """Correlation of sides that differ by rounding only: float8 included; of a float32 run, in which one side rounds as
-bfloat16 does; and above which inputs and weights are equal."""
+bfloat16 does."""
 _ALIKE, _UNLIKE = 0.5, 0.3
 """Below the first, not even most weights are common; below the second, not even the model."""
 
@@ -89,6 +88,8 @@ def _kind(
             return "truncated"
     if (corr is None or corr >= number("min_corr")) and _is_temperature(run, found, corr, ratio):
         return "temperature"
+    if corr is not None and corr > _ONE_LINE and is_bent(run, found):
+        return "temperature"
     return _rounding_or_else(run, found, corr)
 
 
@@ -97,15 +98,31 @@ def _rounding_or_else(run: TrainingFacts, found: Series, corr: float | None) -> 
     exact = found.dtype == FLOAT32
     line = _EXACT_LINE if exact else _ONE_LINE
     usual = max(found.problem, 0.05 if found.is_log else 0.01)
-    reach = usual * (_ROUNDING_REACHES if not exact and corr is not None and corr > line else 1)
-    if found.curve.values[0] <= reach and (corr is None or corr > line):
+    reach = rounding_reaches(found) if not exact and corr is not None and corr > line else usual
+    usual_size = median(found.curve.values) or 0.0
+    too_large = found.curve.values[0] > reach or (not exact and usual_size > rounding_reaches(found))
+    if not too_large and (corr is None or corr > line):
         return "imprecise"
-    if corr is None or corr > max(line, _SAME_LINE):
+    # Nearly one line, and too far apart for rounding: no proof of other tokens or other weights.
+    if corr is None or corr > line:
         return "unclear"
     if curve_of(run, MISMATCH) is None:
         return "weights" if corr < _UNLIKE else "other"
     # The run compares prompt tokens itself, and they are equal: only the weights are left.
     return "weights" if corr < _ALIKE else "part"
+
+
+def rounding_reaches(found: Series) -> float:
+    """What the run's dtypes, or bfloat16 where they are not said, can make at most, in units of the series."""
+    return max(found.problem, number("rounding_log_probs" if found.is_log else "rounding_probs"))
+
+
+def is_bent(run: TrainingFacts, found: Series) -> bool:
+    """At the first step it is more than rounding can make, and one side's distribution is always the flatter one."""
+    if found.curve.values[0] <= rounding_reaches(found):
+        return False
+    shift = entropy_shift(run, found)
+    return shift is not None and abs(shift) >= number("entropy_shift")
 
 
 def spread_ratio(run: TrainingFacts) -> float | None:

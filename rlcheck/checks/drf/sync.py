@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, fail, info, passed, skip, unknown, warn
-from rlcheck.checks.drf.growth import Growth, growth
+from rlcheck.checks.drf.growth import Growth, changed_then, growth
 from rlcheck.checks.drf.reading import (
     DRIFT_METRICS,
     LOG_CORR,
@@ -66,14 +66,15 @@ def weights_are_taken(facts: Facts) -> Verdict:
 
 
 @check("DRF002", "The engine takes all of the weights", needs=NEEDS, playbook="drift-weights-not-taken",
-       caused_by=("DRF001",))  # fmt: skip
+       caused_by=("DRF001", "RUN022"))  # fmt: skip
 def weights_are_all_taken(facts: Facts) -> Verdict:
     """After each update all weights of the engine are the new ones.
 
     What it does:
         Looks for drift that begins after the first step and grows without end although the engine's policy changes,
         too; or that is far above rounding and far below what one step changes. Then a part of the weights, or one of
-        several engines, keeps old values.
+        several engines, keeps old values. Only warns where lengths of answers jump at the step at which drift begins:
+        then the engine may sample otherwise.
 
     Why it matters:
         The engine runs a mixture of old and new weights that nobody trained. It gets worse with every step, slowly
@@ -104,13 +105,17 @@ def weights_are_all_taken(facts: Facts) -> Verdict:
         which = (
             "and the engine's policy changes, too: a part of its weights, or one of several engines, does not follow"
         )
+    say, params = fail, {"when": f"between steps {grown.last_good} and {grown.onset}"}
+    if grown.jumped:
+        params = {"sampled": f"at step {grown.onset}"}
+        say, which = warn, f"{changed_then(grown)}; only then is it a part of the weights"
     text = f"drift {_by(grown)} from step {grown.onset} on, {which}"
-    return fail(
+    return say(
         "no drift beyond rounding after each sync",
         text,
         details=_charts(run, found),
-        evidence=(proof(found.name, _last(found), grown.onset, run.last_step),),
-        params={"when": f"between steps {grown.last_good} and {grown.onset}"},
+        evidence=(proof(found.name, found.written(found.curve.values[-1]), grown.onset, run.last_step),),
+        params=params,
     )
 
 
@@ -144,10 +149,15 @@ def weights_are_of_the_last_step(facts: Facts) -> Verdict:
         return lacking(run, *DRIFT_METRICS)
     grown, begun = growth(run), start(run)
     if grown.kind == "late":
-        return _late(run, found, grown.behind, grown.onset, "drift has stayed at the size of that many updates")
+        return _late(run, found, grown.behind, grown.onset, _stayed(grown), bool(grown.jumped))
     if grown.kind == "now and then":
         return _late(run, found, grown.behind, grown.onset, f"drift is gone only about once in {grown.behind} steps")
     return _else(found, grown, begun, "samples come from the last step's weights")
+
+
+def _stayed(grown: Growth) -> str:
+    said = "drift has stayed at the size of that many updates"
+    return f"{said}; {changed_then(grown)}" if grown.jumped else said
 
 
 def _counted(run: TrainingFacts) -> tuple[float, float] | None:
@@ -162,18 +172,18 @@ def _counted(run: TrainingFacts) -> tuple[float, float] | None:
 def _other_weights(run: TrainingFacts, found: Series, begun: Start, what: str) -> Verdict:
     alike = "" if begun.corr is None else f", correlation {begun.corr:.2f}"
     until = "; from the next step on they agree" if begun.only_first else ""
-    text = f"at the first step already, mean |difference| {begun.first:.3g}{alike}: {what}{until}"
+    text = f"at the first step already, {found.said(begun.first)}{alike}: {what}{until}"
     return fail(
         "an engine that starts with the actor's weights",
         text,
         details=_charts(run, found),
-        evidence=(proof(found.name, f"{begun.first:.3g}", found.curve.steps[0]),),
+        evidence=(proof(found.name, found.written(begun.first), found.curve.steps[0]),),
         params={"when": "before the first step"},
     )
 
 
 def _never_again(run: TrainingFacts, found: Series | None, last_good: int, still: str) -> Verdict:
-    size = f": their {_size(found)} has grown to {_last(found)}{still}" if found is not None else ""
+    size = f": the two have drifted apart to {_last(found)}{still}" if found is not None else ""
     name = found.name if found is not None else STALENESS
     return fail(
         "new weights in the engine after each update",
@@ -194,7 +204,7 @@ def _for_a_while(run: TrainingFacts, found: Series, grown: Growth) -> Verdict:
     )
 
 
-def _late(run: TrainingFacts, found: Series | None, steps: int, onset: int, why: str) -> Verdict:
+def _late(run: TrainingFacts, found: Series | None, steps: int, onset: int, why: str, jumped: bool = False) -> Verdict:
     allowed = _allowed(run)
     said = f"weights about {steps} step{'s' if steps != 1 else ''} old ({why})"
     by_design = run.framework in _ALWAYS_LATE or (run.framework not in _OWN and _counted(run) is not None)
@@ -203,7 +213,7 @@ def _late(run: TrainingFacts, found: Series | None, steps: int, onset: int, why:
     if allowed is not None and steps <= allowed:
         return passed(f"{said}; {allowed:g} are allowed")
     # Other frameworks sample ahead on purpose, and metrics alone do not say whether this run was to.
-    say = fail if run.framework in _OWN or run.settings else warn
+    say = fail if (run.framework in _OWN or run.settings) and not jumped else warn
     expected = "weights of the last update" if not allowed else f"weights at most {allowed:g} steps old"
     return say(
         expected,
@@ -230,11 +240,7 @@ def _else(found: Series, grown: Growth, begun: Start, fine: str) -> Verdict:
         return skip("the drift that there is comes from something else")
     if begun.kind != "none":
         return skip("drift is there at the first step already, before any update")
-    return passed(f"{fine}: {found.name} {_last(found)} at step {found.curve.steps[-1]}")
-
-
-def _size(found: Series) -> str:
-    return "difference of log-probabilities" if found.is_log else "difference of probabilities"
+    return passed(f"{fine}: {_last(found)} at step {found.curve.steps[-1]}")
 
 
 def _by(grown: Growth) -> str:
@@ -248,9 +254,9 @@ def _moves_text(run: TrainingFacts) -> str:
 
 
 def _last(found: Series) -> str:
-    return f"{found.curve.values[-1]:.3g}"
+    return found.said(found.curve.values[-1])
 
 
 def _charts(run: TrainingFacts, found: Series | None) -> tuple[str, ...]:
-    own = (charted(found.name, found.curve),) if found is not None else ()
+    own = (charted(found.label, found.curve),) if found is not None else ()
     return own + drawn(run, LOG_CORR, ROLLOUT_PPL, "critic/score/mean", STALENESS)

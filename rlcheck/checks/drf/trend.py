@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from rlcheck.check import Verdict, check, fail, passed, warn
 from rlcheck.checks.drf.bands import BFLOAT16, band, drift, number
-from rlcheck.checks.drf.reading import K1, K3, LOG_DIFF, PROB_DIFF, device_of, dtype_of
+from rlcheck.checks.drf.growth import growth
+from rlcheck.checks.drf.reading import K1, K3, LOG_DIFF, PROB_DIFF, device_of, dtype_of, series
+from rlcheck.checks.drf.start import rounding_reaches, start
 from rlcheck.checks.run.causes import DRIFT, NUMBERS, STEPS
 from rlcheck.checks.run.common import NEEDS, drawn, lacking, proof, run_of
 from rlcheck.curves.look import change_point, first_last, left_band, median, smooth, steps_words, window
@@ -50,7 +52,7 @@ def sides_agree(facts: Facts) -> Verdict:
     What it does:
         Holds the run's measure of drift against the band: the difference of probabilities if there is one, else that of
         log-probabilities, else KL. Names the step from which it is outside, the trend, and which other metrics changed
-        at that step.
+        at that step. Fails where the measure ends as no number.
 
     Why it matters:
         What the policy learns from is not what it did. In 16 bits a mean difference of probabilities above 0.01 goes
@@ -66,7 +68,9 @@ def sides_agree(facts: Facts) -> Verdict:
         https://github.com/vllm-project/vime/issues/64
     """
     run = run_of(facts)
-    held = _held(run)
+    lost, held = _lost(run), _held(run)
+    if lost is not None:
+        return lost
     if held is None:
         return lacking(run, PROB_DIFF, LOG_DIFF, K3)
     persist = min(3, len(held.curve.values))
@@ -76,12 +80,31 @@ def sides_agree(facts: Facts) -> Verdict:
         return passed(f"{held.name} {now:.3g} at the end, {worst:.3g} at most; up to {held.healthy:g} is healthy")
     say = warn if left_band(held.curve, None, held.problem, persist) is None else fail
     near = _changed_near(run, left) if left > run.first_step + _NEAR else ()
+    more = _besides(run) or _with(near)
     return say(
         f"{held.name} at most {held.healthy:g}",
-        f"more from step {left} on, {now:.3g} at the end, {worst:.3g} at most, {_trend(held.curve, left)}{_with(near)}",
+        f"more from step {left} on, {now:.3g} at the end, {worst:.3g} at most, {_trend(held.curve, left)}{more}",
         details=drawn(run, held.name, *near[:2], *(K1, "critic/score/mean", "actor/grad_norm")),
         evidence=(proof(held.name, f"{now:.3g}", left, run.last_step),),
         params={"step": str(left)},
+    )
+
+
+def _lost(run: TrainingFacts) -> Verdict | None:
+    """Verdict where the run's measure of drift has ceased to be a number, and is none at its end."""
+    name = next((name for name in (PROB_DIFF, LOG_DIFF, K3, K1) if name in run.curves), "")
+    curve = run.curves.get(name, Curve())
+    last = curve.steps[-1] if curve.steps else None
+    lost = [step for step in curve.nonfinite if last is None or step > last]
+    if not lost:
+        return None
+    # A single step may be one whose update is left out.
+    return (fail if lost[1:] else warn)(
+        f"{name} that is a number",
+        f"NaN or infinite, {steps_words(lost[0], lost[-1])}",
+        details=drawn(run, name, "actor/grad_norm"),
+        evidence=(proof(name, "no number", lost[0], lost[-1]),),
+        params={"step": str(lost[0])},
     )
 
 
@@ -132,6 +155,21 @@ def _with(near: tuple[str, ...]) -> str:
     return f"; at that step {' and '.join(near[:2])} changed, too" if near else ""
 
 
+def _besides(run: TrainingFacts) -> str:
+    """What else there is to say of when drift began, or of its size."""
+    grown, begun, found = growth(run), start(run), series(run)
+    if grown.jumped:
+        names = " and ".join(grown.jumped[:2])
+        return f"; the sampling changed at step {grown.onset}, where drift begins: {names} changed, too"
+    if (
+        found is not None
+        and begun.kind in ("unclear", "other")
+        and max(begun.first, begun.size) > rounding_reaches(found)
+    ):
+        return "; that is more than rounding to 16 bits can make"
+    return ""
+
+
 @check("DRF008", "Importance weights can correct for what remains", needs=NEEDS, playbook="drift-importance-weights",
        caused_by=(*NUMBERS, *DRIFT, *STEPS))  # fmt: skip
 def weights_are_healthy(facts: Facts) -> Verdict:
@@ -165,7 +203,7 @@ def weights_are_healthy(facts: Facts) -> Verdict:
     first, last = _last_third(run)
     return say(
         "; ".join(f"{name} {_BOUNDS[name].words}" for name in outside),
-        f"{', '.join(f'{levels[name]:.3g}' for name in outside)} ({steps_words(first, last)})",
+        f"{', '.join(f'{name} {levels[name]:.3g}' for name in outside)} ({steps_words(first, last)})",
         details=drawn(run, *outside),
         evidence=tuple(proof(name, f"{levels[name]:.3g}", first, last) for name in outside),
     )

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rlcheck.check import Verdict, check, fail, info, passed, skip, unknown, warn
-from rlcheck.checks.run.causes import DRIFT, NUMBERS, STEPS
+from rlcheck.checks.run.behaviour import REWARD
+from rlcheck.checks.run.causes import DRIFT, NUMBERS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
 from rlcheck.checks.run.groups import N
 from rlcheck.checks.run.limits import limit
@@ -23,6 +24,9 @@ _CENTRED = ("rloo", "rloo_vectorized")
 _NORM = "algorithm.norm_adv_by_std_in_grpo"
 _SAME = 1e-6
 _MOST = 0.5
+_GAMMA, _RETURNS = "algorithm.gamma", "critic/returns/mean"
+_LEAST_GAMMA, _MOST_TOLD = 0.9, 0.85
+"""A discount by token below this is no usual one; returns below that share of the rewards show what it does."""
 
 
 class Row(NamedTuple):
@@ -42,14 +46,15 @@ Rule = Callable[[Row], str]
 
 
 @check("RUN015", "Advantages are normalised as their estimator says", needs=NEEDS, playbook="advantages-not-normalised",
-       caused_by=(*NUMBERS, *DRIFT, *STEPS))  # fmt: skip
+       caused_by=(*NUMBERS, *DRIFT))  # fmt: skip
 def advantages_are_normalised(facts: Facts) -> Verdict:
     """Advantages have the mean, spread and bounds that follow from the estimator in the config.
 
     What it does:
         Whitened ones (GAE, REINFORCE++) have mean 0 and standard deviation 1 over tokens; those of GRPO lie within
         (n - 1) / sqrt(n) and have both signs; without the division by the spread they stay within the range of the
-        rewards. Steps in which all rewards are equal are passed over.
+        rewards. Steps in which all rewards are equal are passed over. Whatever the estimator, they have both signs. A
+        discount (gamma) that hides the reward from the first tokens is named.
 
     Why it matters:
         The size of advantages is the size of the step: a tenth of it is a tenth of the learning rate. Without a
@@ -73,7 +78,8 @@ def advantages_are_normalised(facts: Facts) -> Verdict:
         return skip("in no step do rewards differ")
     size = int(number_setting(run, N) or 0)
     if estimator in _WHITENED:
-        return _judge(run, rows, _whitened, f"{estimator}: mean 0, standard deviation 1")
+        found = _judge(run, rows, _whitened, f"{estimator}: mean 0, standard deviation 1")
+        return (_discounted(run) or found) if found.status == "pass" else found
     if estimator in _GROUPED and size > 1 and setting(run, _NORM) is not False:
         return _judge(run, rows, _grouped(size), f"{estimator} in groups of {size}: within {_bound(size):.3g}")
     if estimator in (*_GROUPED, *_CENTRED) and size > 1:
@@ -81,6 +87,8 @@ def advantages_are_normalised(facts: Facts) -> Verdict:
             run, rows, _centred(size), f"{estimator} in groups of {size}: centred, within the rewards' range"
         )
         return _left_out(run, rows) if found.status == "pass" and estimator in _GROUPED else found
+    if (one_sided := _one_sided(run, rows)) is not None:
+        return one_sided
     if not estimator:
         return unknown("the config of the run is not there: which estimator it has is not known")
     return skip(f"{estimator} with groups of {size or 'unknown size'}: nothing is known of its advantages")
@@ -159,6 +167,45 @@ def _judge(run: TrainingFacts, rows: list[Row], rule: Rule, what: str) -> Verdic
 def _numbers(row: Row) -> str:
     spread = "" if row.std is None else f"standard deviation {row.std:.3g}, "
     return f"mean {row.mean:.3g}, {spread}{row.low:.3g} to {row.high:.3g}"
+
+
+def _one_sided(run: TrainingFacts, rows: list[Row]) -> Verdict | None:
+    """Without a known estimator: whatever the baseline is, some answers are better than it and others worse."""
+    # The baseline of ReMax, what the likeliest answer earns, may be 0 for long.
+    if setting(run, "algorithm.adv_estimator") == "remax" or len(rows) < limit("steps_to_judge"):
+        return None
+    if not (all(r.low >= 0 for r in rows) or all(r.high <= 0 for r in rows)):
+        return None
+    sign = "below" if rows[0].low >= 0 else "above"
+    words = f"in none of {len(rows)} steps is one {sign} 0, {steps_words(rows[0].step, rows[-1].step)}"
+    return warn(
+        "advantages of both signs, as any baseline gives",
+        f"{words}: {_numbers(rows[0])} at step {rows[0].step}, as without a baseline",
+        details=drawn(run, *_NAMES),
+        evidence=(proof(_NAMES[3 if sign == "below" else 2], words, rows[0].step, rows[-1].step),),
+    )
+
+
+def _discounted(run: TrainingFacts) -> Verdict | None:
+    """A discount that hides the reward at the end of an answer from its first tokens."""
+    gamma, lengths = number_setting(run, _GAMMA), curve_of(run, "response_length/mean")
+    told, paid = curve_of(run, _RETURNS), curve_of(run, "critic/rewards/mean", *REWARD[:1])
+    if gamma is None or not 0 <= gamma < _LEAST_GAMMA or lengths is None or told is None or paid is None:
+        return None
+    tokens = max(lengths.values)
+    share = gamma ** max(0.0, tokens - 1)
+    below = [value < _MOST_TOLD * reward for step, value in zip(told.steps, told.values, strict=True)
+             if (reward := value_at(paid, step)) is not None and reward > 0]  # fmt: skip
+    if share >= _MOST or len(below) < limit("constant_steps") or sum(below) < 0.9 * len(below):
+        return None
+    words = f"{_GAMMA}={gamma:g}: the first of {tokens:.3g} tokens is told {share:.0%} of the reward of an answer"
+    return warn(
+        "returns as large as the rewards",
+        f"{words}; returns of {told.values[-1]:.3g} for rewards of {paid.values[-1]:.3g}",
+        details=drawn(run, _RETURNS, "critic/rewards/mean"),
+        evidence=(proof(_RETURNS, words, told.steps[0], told.steps[-1]),),
+        params={"undiscounted": given["override"]} if (given := override(run, _GAMMA, 1.0)) else {},
+    )
 
 
 def _left_out(run: TrainingFacts, rows: list[Row]) -> Verdict:

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown, warn
-from rlcheck.checks.run.behaviour import CLIPPED, STEP_KL
+from rlcheck.checks.run.behaviour import CLIPPED, STEP_KL, reward_move
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, number_setting, proof, run_of, setting
 from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import LR, override, several_updates, usual_lr
+from rlcheck.checks.run.steps import KEPT_IN, largest_rate, never_differs, policy_moved, rounded_away
 from rlcheck.curves.look import steps_words
 from rlcheck.facts.base import need, value_or, why_missing
 from rlcheck.facts.document import Facts
 from rlcheck.facts.training import AuditStep, TrainingFacts
 
 _FEWEST = 3
+_OPTIM = LR.rpartition(".")[0]
 
 
 @check("RUN041", "The policy's weights change", needs=NEEDS, playbook="weights-do-not-change",
@@ -25,8 +27,10 @@ def weights_change(facts: Facts) -> Verdict:
 
     What it does:
         Compares the audit record's hashes of the parameters from step to step, and fails when they are equal although
-        optimizer steps were taken. Fails on a learning rate that is 0, or rounds to it, throughout. Without both, fails
-        when the policy after several optimizer steps is exactly the one before, in every step.
+        optimizer steps were taken. Fails on a learning rate that is 0, or rounds to it, throughout or from some step
+        on. Without both, fails when the policy after several optimizer steps is exactly the one before, in every step.
+        Warns when weights are kept in bfloat16, the rate is below what they can hold, and neither
+        reward nor policy moves.
 
     Why it matters:
         A run whose weights stay as they are costs as much as one that learns, and its curves are only noise.
@@ -40,7 +44,10 @@ def weights_change(facts: Facts) -> Verdict:
         https://github.com/areal-project/AReaL/issues/1292
     """
     run = run_of(facts)
-    return _rate_is_zero(run) or _hashes_stay(run) or _policy_stays(run)
+    found = _rate_is_zero(run) or _rate_ends(run) or _hashes_stay(run)
+    if found is not None and found.status == "fail":
+        return found
+    return _rounded_away(run) or found or _policy_stays(run)
 
 
 def _rate_is_zero(run: TrainingFacts) -> Verdict | None:
@@ -49,9 +56,9 @@ def _rate_is_zero(run: TrainingFacts) -> Verdict | None:
     if rates is not None and max(rates.values) > least:
         return None
     if rates is not None and len(rates.values) >= _FEWEST and not _warming_up(run, len(rates.values)):
-        found, first, last = f"{max(rates.values):g} in every step", rates.steps[0], rates.steps[-1]
+        found, first, last = f"a learning rate of {max(rates.values):g} in every step", rates.steps[0], rates.steps[-1]
     elif rates is None and asked is not None and asked <= least:
-        found, first, last = f"{asked:g} in the config", run.first_step, run.last_step
+        found, first, last = f"a learning rate of {asked:g} in the config", run.first_step, run.last_step
     else:
         return None
     return fail(
@@ -60,6 +67,46 @@ def _rate_is_zero(run: TrainingFacts) -> Verdict | None:
         details=drawn(run, "actor/lr", "actor/grad_norm"),
         evidence=(proof("actor/lr", 0, first, last),),
         params=override(run, LR, usual_lr(run)),
+    )
+
+
+def _zero_from(values: tuple[float, ...], least: float) -> int:
+    """How many values at the end are at most LEAST, after some that are more; 0 where all are."""
+    count = next((place for place, value in enumerate(reversed(values)) if abs(value) > least), None)
+    return count or 0
+
+
+def _rate_ends(run: TrainingFacts) -> Verdict | None:
+    """A schedule that is shorter than the run."""
+    rates, least = curve_of(run, "actor/lr"), limit("least_lr")
+    count = _zero_from(rates.values, least) if rates is not None else 0
+    # The last steps of a schedule that ends with the run round to 0, too.
+    if rates is None or count < max(limit("steps_at_rate_0"), 0.05 * len(rates.values)):
+        return None
+    since, before = rates.steps[-count], rates.values[-count - 1]
+    constant = str(setting(run, f"{_OPTIM}.lr_scheduler_type") or "") == "constant"
+    return fail(
+        f"a learning rate above {least:g} to the end of the run",
+        f"a learning rate of {rates.values[-1]:g} from step {since} on, in {count} of {len(rates.values)} steps, after"
+        f" {before:g}: the schedule ended there, and nothing is learned after it",
+        details=drawn(run, "actor/lr", STEP_KL, "actor/grad_norm"),
+        evidence=(proof("actor/lr", f"{rates.values[-1]:g}", since, rates.steps[-1]),),
+        params={"since": str(since), **({} if constant else override(run, f"{_OPTIM}.lr_scheduler_type", "constant"))},
+    )
+
+
+def _rounded_away(run: TrainingFacts) -> Verdict | None:
+    """Steps below the spacing of bfloat16, after which neither reward nor policy is another one."""
+    rate = largest_rate(run)
+    if rate is None or not rounded_away(run):
+        return None
+    return warn(
+        "weights in float32, or steps that 16 bits can hold",
+        f"weights in bfloat16 and a learning rate of {rate:g}: most of its steps are rounded away (below about"
+        f" {limit('bfloat16_step'):g}), and the reward went from {reward_move(run)}",
+        details=drawn(run, "actor/lr", STEP_KL, "actor/grad_norm", "critic/score/mean"),
+        evidence=(proof("actor/lr", f"{rate:g}", run.first_step, run.last_step),),
+        params=override(run, KEPT_IN, "float32"),
     )
 
 
@@ -81,6 +128,7 @@ def _hashes_stay(run: TrainingFacts) -> Verdict | None:
         "other weights after each optimizer step",
         f"the same in {len(same)} of {len(pairs)} steps, the first is {same[0].step}",
         details=(f"on ranks {', '.join(map(str, stuck))}", *drawn(run, "actor/grad_norm", "actor/lr", STEP_KL)),
+        params={"stay": "stay as they are"},
         evidence=(evidence("training.audit.parameter_hashes", "equal", steps_words(same[0].step, same[-1].step)),),
     )
 
@@ -97,6 +145,8 @@ def _stuck(one: AuditStep, two: AuditStep) -> list[int]:
 
 def _policy_stays(run: TrainingFacts) -> Verdict:
     kl, clipped = curve_of(run, STEP_KL), curve_of(run, CLIPPED)
+    if several_updates(run) and never_differs(run) and policy_moved(run):
+        return passed("the policy changes over the run (that its KL within a step is 0 is told by RUN038)")
     if several_updates(run) and kl is not None and clipped is not None and len(kl.values) >= _FEWEST:
         if not any(kl.values) and not any(clipped.values):
             return fail(
@@ -104,6 +154,7 @@ def _policy_stays(run: TrainingFacts) -> Verdict:
                 f"a KL of exactly 0 in all {len(kl.values)} steps",
                 details=drawn(run, STEP_KL, CLIPPED, "actor/grad_norm", "actor/lr"),
                 evidence=(proof(STEP_KL, 0, kl.steps[0], kl.steps[-1]),),
+                params={"stay": "stay as they are"},
             )
         return passed("the policy differs after the updates of a step")
     if kl is not None and any(kl.values) and several_updates(run) is not False:
@@ -112,7 +163,7 @@ def _policy_stays(run: TrainingFacts) -> Verdict:
 
 
 @check("RUN056", "The audit record adds up", needs=NEEDS, playbook="audit-does-not-add-up",
-       caused_by=("DRF001", "DRF002", "DRF003", "DRF004", "DRF005", "RUN010", "RUN030", "RUN040"))  # fmt: skip
+       caused_by=("DRF001", "DRF002", "DRF003", "DRF004", "DRF005", "RUN040"))  # fmt: skip
 def audit_adds_up(facts: Facts) -> Verdict:
     """Checks the sums that the audit record makes possible.
 

@@ -8,8 +8,8 @@ DRIFT = (*SYNC, "DRF004", "DRF005", "DRF006")
 """What the policy learns from is not what it did."""
 SIGNAL = ("RUN011", "RUN012", "RUN013", "RUN015")
 """Rewards and advantages say nothing, or the wrong thing."""
-ENDINGS = ("RUN022", "RUN023")
-"""Answers are not whole."""
+ENDINGS = ("RUN022",)
+"""Answers do not end by themselves. That many reach their limit (RUN023) is often as it should be."""
 STEPS = ("RUN030", "RUN031", "RUN033", "RUN036")
 """The optimizer goes too far, or the wrong way."""
 WORK = ("RUN040", "RUN041")

@@ -52,6 +52,9 @@ def lacking(run: TrainingFacts, *names: str) -> Verdict:
     """Verdict where none of the metrics NAMES is there: unknown, never a pass."""
     if not run.num_steps:
         return unknown("the run has written no metrics of a step")
+    lost = [name for name in names if name in run.curves and not run.curves[name].values]
+    if lost:
+        return unknown(f"{lost[0]} is no number at any step")
     return unknown(f"the run does not say: {' or '.join(names)} is not among its metrics")
 
 

@@ -47,8 +47,8 @@ def critic_learns(facts: Facts) -> Verdict:
     What it does:
         Fails when the critic's gradient, its learning rate or its optimizer steps are 0 throughout, when its mean
         prediction stays far from the mean return or does not follow it, and when it stays worse than a constant
-        (explained variance below 0) without getting better. Warns when it stays no better than one. Steps in which
-        nearly all returns are alike are left out: there is nothing to explain.
+        (explained variance below 0) without getting better. Warns when it stays no better than one, or is below 0 in
+        all of the last third. Steps in which nearly all returns are alike are left out: there is nothing to explain.
 
     Why it matters:
         Advantages are measured against the critic. One that does not learn turns them into noise, or into a constant
@@ -147,14 +147,15 @@ def _judge(run: TrainingFacts, points: list[Point]) -> Verdict:
         return _failed(
             run,
             "an explained variance above 0",
-            f"{explained:.2g} since step {late[0].step}, {at_first:.2g} at first: worse than a constant",
+            f"an explained variance of {explained:.2g} since step {late[0].step}, {at_first:.2g} at first: worse than a"
+            " constant",
             late[0].step,
             _raised_rate(run),
         )
     if _no_better_than_a_constant(run, points, late):
         return warn(
             "an explained variance above 0",
-            f"{explained:.2g} since step {late[0].step}: no better than a constant",
+            f"an explained variance of {explained:.2g} since step {late[0].step}: no better than a constant",
             details=drawn(run, *_SHOWN),
             evidence=(proof(EXPLAINED, f"{explained:.3g}", late[0].step, late[-1].step),),
             params=_raised_rate(run),
@@ -163,8 +164,14 @@ def _judge(run: TrainingFacts, points: list[Point]) -> Verdict:
 
 
 def _no_better_than_a_constant(run: TrainingFacts, points: list[Point], late: list[Point]) -> bool:
-    """After a good many steps hardly any explains more than nothing, and the task is not solved."""
+    """After a good many steps hardly any explains more than nothing, and the task is not solved.
+
+    A critic that knows something is above 0 in at least one step of a run's last third.
+    """
     least = limit("critic_explains")
+    third = [point.explained for point in points[-(len(points) // 3) :]]
+    if len(third) >= 5 and all(value is not None and value < 0 for value in third) and not solved(run):
+        return True
     above = sum(point.explained is not None and point.explained > least for point in late)
     lately = _median_of(late, "explained")
     if lately is None or lately > least or above > 0.25 * len(late):

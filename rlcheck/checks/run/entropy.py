@@ -17,12 +17,13 @@ from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.loss_terms import Terms, entropy_sign, terms_of
 from rlcheck.checks.run.settings import ENTROPY_COEFF, LR, override
 from rlcheck.checks.run.steps import broken_since, largest_rate
-from rlcheck.curves.look import left_band, steps_words
+from rlcheck.curves.look import left_band, steps_words, window
 from rlcheck.facts.document import Facts
 from rlcheck.facts.training import Curve, TrainingFacts
 
 _SHOWN = ("actor/entropy", "critic/score/mean", "actor/ppo_kl", "actor/pg_clipfrac")
 _FEWEST = 5
+_SPENT_STEPS = 10
 
 
 @check("RUN033", "The entropy bonus has the right sign", needs=NEEDS, playbook="entropy-bonus-sign",
@@ -76,7 +77,7 @@ def entropy_bonus(facts: Facts) -> Verdict:
 def _negative(run: TrainingFacts, asked: float) -> Verdict:
     return fail(
         "an entropy_coeff of 0 or more",
-        f"{asked:g}: entropy is punished{_entropy_words(run)}",
+        f"an entropy_coeff of {asked:g}: entropy is punished{_entropy_words(run)}",
         details=drawn(run, *_SHOWN),
         evidence=(proof("actor/entropy", asked, run.first_step, run.last_step),),
         params=override(run, ENTROPY_COEFF, abs(asked)),
@@ -87,7 +88,8 @@ def _reversed(run: TrainingFacts, terms: Terms, found: float, asked: float | Non
     asked_words = f"-{asked:g}" if asked else "at most 0"
     return fail(
         f"a loss that holds {asked_words} times the entropy",
-        f"{found:+.4g} times, {steps_words(terms.first, terms.last)}: entropy is punished{_entropy_words(run)}",
+        f"{found:+.4g} times the entropy, {steps_words(terms.first, terms.last)}: entropy is punished"
+        + _entropy_words(run),
         details=(
             "solved from actor/loss - actor/pg_loss, actor/entropy_loss and actor/kl_loss",
             *drawn(run, *_SHOWN),
@@ -113,8 +115,8 @@ def _drained(run: TrainingFacts, asked: float) -> Verdict | None:
         return None
     return fail(
         f"an entropy that a bonus of {asked:g} holds up",
-        f"{end_of(curve):.3g} at the end, {_first_level(curve):.3g} at first, a quarter of it at step {low}, while the"
-        f" reward went from {move}: the bonus works as a penalty",
+        f"an entropy of {end_of(curve):.3g} at the end, {_first_level(curve):.3g} at first, a quarter of it at step"
+        f" {low}, while the reward went from {move}: the bonus works as a penalty",
         details=drawn(run, *_SHOWN),
         evidence=(proof("actor/entropy", f"{end_of(curve):.3g}", low, run.last_step),),
         params=override(run, ENTROPY_COEFF, 0),
@@ -143,9 +145,9 @@ def entropy_stays(facts: Facts) -> Verdict:
     """Looks for an entropy that falls to nothing before the reward has risen.
 
     What it does:
-        Fails when the entropy ends below 0.05 nats and a twentieth of its first level while the reward has not risen,
-        warns when the reward has risen but is not near the best. A policy that is certain because it solves the task
-        is no fault.
+        Fails when the entropy ends below 0.05 nats and a twentieth of its first level while the reward has not risen.
+        Warns when the reward has risen but is not near the best, and when most of the entropy has gone (below 0.15 of
+        the first) and the reward stands. A policy that is certain because it solves the task is no fault.
 
     Why it matters:
         A policy without entropy gives one answer to a prompt: there is nothing to compare, and nothing more is learned.
@@ -164,13 +166,35 @@ def entropy_stays(facts: Facts) -> Verdict:
     if len(curve.values) < _FEWEST:
         return skip(f"{len(curve.values)} steps, too few to judge ({_FEWEST} are)")
     since, move = collapsed_at(curve), reward_move(run)
+    if since is None and not solved(run) and (spent := _spent(run, curve)) is not None:
+        return spent
     words = f"from {start_of(curve):.3g} to {end_of(curve):.3g} nats a token"
     if since is None or solved(run):
         return passed(words + (", and the task is solved" if since is not None else ""))
     judge = fail if move is not None and not move.up else warn
     return judge(
         f"an entropy above {_low(curve):.2g}",
-        f"{end_of(curve):.2g} from step {since} on ({_first_level(curve):.3g} at first)" + _reward_words(move),
+        f"an entropy of {end_of(curve):.2g} nats a token from step {since} on ({_first_level(curve):.3g} at first)"
+        + _reward_words(move),
+        details=drawn(run, *_SHOWN),
+        evidence=(proof("actor/entropy", f"{end_of(curve):.3g}", since, run.last_step),),
+        params=_more_entropy(run),
+    )
+
+
+def _spent(run: TrainingFacts, curve: Curve) -> Verdict | None:
+    """An entropy that is mostly gone, with a reward that has not risen in the ten steps and more since then."""
+    low = limit("entropy_spent_share") * _first_level(curve)
+    since = left_band(curve, low, None, min(3, len(curve.values)))
+    if since is None or end_of(curve) >= low or len(window(curve, since, run.last_step).values) < _SPENT_STEPS:
+        return None
+    move = reward_move(run, since)
+    if move is None or move.up:
+        return None
+    return warn(
+        f"an entropy above {low:.2g} nats a token while nothing is learned",
+        f"an entropy of {end_of(curve):.2g} nats a token from step {since} on ({_first_level(curve):.3g} at first)"
+        f"{_reward_words(move)} since then",
         details=drawn(run, *_SHOWN),
         evidence=(proof("actor/entropy", f"{end_of(curve):.3g}", since, run.last_step),),
         params=_more_entropy(run),
@@ -224,7 +248,7 @@ def entropy_does_not_explode(facts: Facts) -> Verdict:
     judge = fail if move is not None and move.down else warn
     return judge(
         f"an entropy of at most {high:.3g}",
-        f"{last:.3g} at the end, above it since step {since}" + _reward_words(move),
+        f"an entropy of {last:.3g} nats a token at the end, above that since step {since}" + _reward_words(move),
         details=drawn(run, *_SHOWN),
         evidence=(proof("actor/entropy", f"{last:.3g}", since, run.last_step),),
         params=_less_entropy(run),
@@ -245,7 +269,7 @@ def _drowned(run: TrainingFacts, first: float, last: float) -> Verdict | None:
         return None
     return warn(
         f"an entropy bonus of at most {most:g}",
-        f"{asked:g}: the entropy stays at {last:.3g}{_reward_words(reward_move(run))}",
+        f"an entropy coefficient of {asked:g}: the entropy stays at {last:.3g}{_reward_words(reward_move(run))}",
         details=drawn(run, *_SHOWN),
         evidence=(proof("actor/entropy", f"{last:.3g}", curve.steps[0], curve.steps[-1]),),
         params=_less_entropy(run),

@@ -20,7 +20,7 @@ def not_gamed(facts: Facts) -> Verdict:
     What it does:
         While the reward rises: do answers grow to a multiple without validation gaining, do they repeat themselves, do
         all prompts get the same answer, does one part of the reward rise and the others not, does it go with length
-        and not with the ground truth, would one fixed answer to all prompts earn as much?
+        and not with the ground truth, would one fixed answer to all prompts, or answers to other prompts, earn as much?
 
     Why it matters:
         A policy finds whatever pays. A curve that rises for the wrong reason looks like success until somebody reads

@@ -17,11 +17,15 @@ from rlcheck.checks.run.validation import validation
 from rlcheck.facts.training import SampleRow, TrainingFacts
 
 LENGTH, BLIND = "response_length/mean", "val/reward/best_constant"
+VALIDATED, SHUFFLED = "val/reward/mean", "val/reward/shuffled"
 REPEATED = "rollout/repetition_frac"
 _FUNCTION = re.compile(r"(?:train/)?rewards/([^/]+)(?:/mean)?")
 _GRAM, _WORDS, _LETTERS = 4, 24, 40
 _LEAST_ROWS, _ROWS = 6, 24
 _MOST_ROWS = 200
+_HIGH, _BLIND_GAIN, _EQUAL_GAIN = 0.5, 0.9, 0.97
+"""Of the span of rewards, what validation earns at last; of what it gained, what answers to other prompts gained, too,
+so that it is worth a word, or can be nothing else than a reward that does not read the prompt."""
 
 
 class Sign(NamedTuple):
@@ -35,7 +39,15 @@ class Sign(NamedTuple):
 
 def signs_of(run: TrainingFacts, rewards: Rewards) -> tuple[Sign, ...]:
     """All signs that a run with a rising reward shows, those that are sure first."""
-    found = (_blind(run, rewards), _one_answer(run), _repeats(run), _one_part(run), _pays_length(run), _longer(run))
+    found = (
+        _blind(run, rewards),
+        _promptless(run, rewards),
+        _one_answer(run),
+        _repeats(run),
+        _one_part(run),
+        _pays_length(run),
+        _longer(run),
+    )
     return tuple(sorted((sign for sign in found if sign is not None), key=lambda sign: not sign.sure))
 
 
@@ -50,6 +62,28 @@ def _blind(run: TrainingFacts, rewards: Rewards) -> Sign | None:
         return None
     words = f"one and the same answer to all prompts would earn {blind.values[-1]:.3g} of {rewards.high:.3g}"
     return Sign(words, (), proof(BLIND, words, blind.steps[0], blind.steps[-1]), True)
+
+
+def _promptless(run: TrainingFacts, rewards: Rewards) -> Sign | None:
+    """What validation has gained is earned by answers to other prompts as well."""
+    own, other = curve_of(run, VALIDATED), curve_of(run, SHUFFLED)
+    if own is None or other is None or own.steps != other.steps or len(own.steps) < 2 or rewards.span <= 0:
+        return None
+    late = 2 * own.steps[-1] >= run.last_step
+    gained, blind = own.values[-1] - own.values[0], other.values[-1] - other.values[0]
+    high = own.values[-1] - rewards.low >= _HIGH * rewards.span
+    truths = Counter(row.ground_truth for row in samples_of(run) if row.ground_truth)
+    alike = bool(truths) and truths.most_common(1)[0][1] > truths.total() / 2
+    # Where one answer is right for most prompts, what is right for one is right for others.
+    if not late or not high or alike or gained <= rewards.span / 4 or blind < _BLIND_GAIN * gained:
+        return None
+    words = (
+        f"answers that are scored against other prompts earn {other.values[-1]:.3g} of {own.values[-1]:.3g} "
+        f"({other.values[0]:.3g} of {own.values[0]:.3g} at first): what is learnt does not depend on the prompt"
+    )
+    sure = other.values[-1] - rewards.low >= _EQUAL_GAIN * (own.values[-1] - rewards.low)
+    return Sign(words, drawn(run, VALIDATED, SHUFFLED, BLIND), proof(SHUFFLED, words, own.steps[0], own.steps[-1]),
+                sure)  # fmt: skip
 
 
 def _thirds(rows: Sequence[SampleRow]) -> tuple[tuple[SampleRow, ...], tuple[SampleRow, ...]]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 from rlcheck.check import Verdict, check, fail, info, passed, skip, warn
-from rlcheck.checks.run.behaviour import GRAD_NORM, end_of, start_of
+from rlcheck.checks.run.behaviour import GRAD_NORM, end_of, reward_move, reward_span, start_of
 from rlcheck.checks.run.causes import SIGNAL
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of
 from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import (
     CRITIC_GRAD_CLIP,
     GRAD_CLIP,
-    LR,
     clip_of,
     key_in_use,
     override,
 )
 from rlcheck.checks.run.spikes import Spike, harm_of, is_held, spikes_of
-from rlcheck.checks.run.steps import broken_since, largest_rate
-from rlcheck.curves.look import slope, smooth
+from rlcheck.checks.run.steps import broken_since, half_rate
+from rlcheck.checks.run.trend import rank_correlation
+from rlcheck.curves.look import median, slope, smooth
 from rlcheck.facts.document import Facts
 from rlcheck.facts.training import Curve, TrainingFacts
 
@@ -83,7 +86,7 @@ def _spike_verdict(run: TrainingFacts, spike: Spike, harm: tuple[str, ...], loos
             *drawn(run, spike.metric, "critic/score/mean", "actor/entropy", "actor/ppo_kl"),
         ),
         "evidence": (proof(spike.metric, f"{spike.norm:.4g}", spike.step),),
-        "params": override(run, key_in_use(run, keys), 1.0) if most != 1.0 else {},
+        "params": {"step": str(spike.step), **(override(run, key_in_use(run, keys), 1.0) if most != 1.0 else {})},
     }
     expected = f"gradients of the {spike.role} near their usual norm of {spike.usual:.3g}, or clipped"
     if harm:
@@ -106,7 +109,8 @@ def gradient_norm(facts: Facts) -> Verdict:
 
     What it does:
         Fails when every gradient is exactly 0, or every optimizer step was skipped. Warns when some steps were
-        skipped because their gradient was not finite, and when the norm rises to ten times its first level.
+        skipped because their gradient was not finite, when the norm rises to ten times its first level, and when it
+        rises several-fold and hardly ever falls while little is learned: gradients then pile up from step to step.
 
     Why it matters:
         Without a gradient nothing is learned, whatever the other curves show. A norm that grows comes before a policy
@@ -163,7 +167,7 @@ def _some_skipped(run: TrainingFacts, skipped: Curve | None) -> Verdict | None:
         f"{sum(skipped.values):g} optimizer steps skipped, in {len(bad)} steps, the first is {bad[0]}",
         details=drawn(run, "actor/skipped_steps", GRAD_NORM, "actor/ppo_kl"),
         evidence=(proof("actor/skipped_steps", sum(skipped.values), bad[0], bad[-1]),),
-        params=_half_rate(run),
+        params=half_rate(run),
     )
 
 
@@ -178,7 +182,16 @@ def _trend(run: TrainingFacts, curve: Curve) -> Verdict:
             f"a rise from {first:.3g} to {last:.3g}",
             details=drawn(run, GRAD_NORM, "actor/ppo_kl", "training/rollout_probs_diff_mean"),
             evidence=(proof(GRAD_NORM, f"{last:.4g}", curve.steps[0], curve.steps[-1]),),
-            params=_half_rate(run),
+            params=half_rate(run),
+        )
+    if _piles_up(run, curve):
+        return warn(
+            "a gradient norm that goes up and down with the batch",
+            f"a norm that rises from {curve.values[0]:.3g} to {last:.3g}, more evenly than gradients of fresh batches,"
+            f" while the reward went from {reward_move(run)}: gradients may pile up from step to step",
+            details=drawn(run, GRAD_NORM, "critic/score/mean", "actor/ppo_kl"),
+            evidence=(proof(GRAD_NORM, f"{last:.4g}", curve.steps[0], curve.steps[-1]),),
+            params={"piled": "gradients"},
         )
     said, most = clip_of(run, GRAD_CLIP)
     if said and most is not None and end_of(curve) > limit("spike_factor") * most:
@@ -189,6 +202,13 @@ def _trend(run: TrainingFacts, curve: Curve) -> Verdict:
     return passed(f"from {first:.3g} to {last:.3g}")
 
 
-def _half_rate(run: TrainingFacts) -> dict[str, str]:
-    rate = largest_rate(run)
-    return override(run, LR, rate / 2) if rate else {}
+def _piles_up(run: TrainingFacts, curve: Curve) -> bool:
+    """A norm that grows several-fold along a smooth line, which that of fresh batches does not, and little reward."""
+    values, move = curve.values, reward_move(run)
+    if len(values) < limit("slow_steps") or min(values) <= 0 or move is None:
+        return False
+    if end_of(curve) < limit("grad_norm_piles_up") * values[0] or move.after - move.before > 0.1 * reward_span(run):
+        return False
+    together = rank_correlation(range(len(values)), values)
+    jumps = [abs(math.log(after / before)) for before, after in pairwise(values)]
+    return together is not None and together > 0.97 and (median(jumps) or 0.0) < 0.08

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown, warn
 from rlcheck.checks.run.behaviour import ENTROPY, REWARD
-from rlcheck.checks.run.causes import NUMBERS, STEPS
+from rlcheck.checks.run.causes import NUMBERS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, samples_of
 from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import override
@@ -23,6 +23,8 @@ from rlcheck.facts.training import Curve, SampleRow, TrainingFacts
 N = "actor_rollout_ref.rollout.n"
 _RATIO, _EXPECTED = "response/duplicate_ratio", "response/duplicate_ratio_expected"
 _ZERO = "train/zero_advantage_groups"
+_ADVANTAGES = ("critic/advantages/max", "critic/advantages/min")
+_MOSTLY = 0.9
 _DIFFER = "answers to one prompt that are drawn independently"
 _UNLIKELY = math.log(1e4)
 """Entropy times length, in nats, from which two equal answers are no chance."""
@@ -41,7 +43,7 @@ class Excess(NamedTuple):
 
 
 @check("RUN013", "Answers to one prompt are drawn independently", needs=NEEDS, playbook="identical-samples",
-       caused_by=(*NUMBERS, *STEPS, "DRF005"))  # fmt: skip
+       caused_by=("DRF005",))  # fmt: skip
 def answers_are_independent(facts: Facts) -> Verdict:
     """Equal answers to one prompt are as rare as the policy's probabilities say.
 
@@ -70,7 +72,8 @@ def answers_are_independent(facts: Facts) -> Verdict:
     excess = _excess(run)
     if excess is None:
         return unknown("the probability of the answers is not there, or too high in every step to tell")
-    words = f"{excess.found:.3g} of pairs the same, {excess.expected:.3g} expected"
+    share = "all" if excess.found >= 1 else f"{100 * excess.found:.3g} % of"
+    words = f"{share} pairs of answers to one prompt are the same, {100 * excess.expected:.2g} % would be by chance"
     first, last = excess.steps[0], excess.steps[-1]
     pair = 1 / math.comb(int(size), 2) if size else 1.0
     enough = max(4 * excess.noise / math.sqrt(len(excess.steps)), min(0.01, pair / 2))
@@ -139,7 +142,8 @@ def groups_have_signal(facts: Facts) -> Verdict:
     """Most prompts get answers of different rewards.
 
     What it does:
-        Reads the share of prompts all of whose answers earn the same, at the start and at the end.
+        Reads the share of prompts all of whose answers earn the same, at the start and at the end. Where the run does
+        not log it, advantages that are all 0 say the same.
 
     Why it matters:
         Such a group has advantages of zero: its generation is paid for and teaches nothing. With few groups left, the
@@ -158,7 +162,7 @@ def groups_have_signal(facts: Facts) -> Verdict:
         return skip("one answer to each prompt: there are no groups")
     zero = curve_of(run, _ZERO)
     if zero is None:
-        return lacking(run, _ZERO)
+        return _by_advantages(run, int(size) if size else 0)
     tail = max(_START, len(zero.values) // 5)
     start, end = median(zero.values[:_START]), median(zero.values[-tail:])
     words = f"{start:.0%} of prompts with answers that all earn the same at first, {end:.0%} at last"
@@ -173,10 +177,26 @@ def groups_have_signal(facts: Facts) -> Verdict:
     return judge("groups whose rewards differ", words, **more)
 
 
-def _more(run: TrainingFacts, zero: Curve, words: str, size: int) -> dict[str, Any]:
+def _by_advantages(run: TrainingFacts, size: int) -> Verdict:
+    """Without the share of such groups: advantages of which none differs from 0 come from nothing else."""
+    high, low = curve_of(run, *_ADVANTAGES[:1]), curve_of(run, *_ADVANTAGES[1:])
+    if high is None or low is None or high.steps != low.steps:
+        return lacking(run, _ZERO)
+    none = [step for step, top, bottom in zip(high.steps, high.values, low.values, strict=True) if top == bottom == 0]
+    if len(none) < max(limit("constant_steps"), _MOSTLY * len(high.steps)) or _near_best(run):
+        return unknown(f"the run does not say: {_ZERO} is not among its metrics")
+    words = f"every advantage is 0 in {len(none)} of {len(high.steps)} steps: all answers to a prompt earn the same"
+    rewards = rewards_of(run)
+    differ = rewards is not None and rewards.span > 0
+    hint = ("rewards differ from prompt to prompt: are the answers to one prompt drawn, or one and the same?",)
+    return fail("groups whose rewards differ", words, **_more(run, high, words, size, hint if differ else ()))
+
+
+def _more(run: TrainingFacts, zero: Curve, words: str, size: int, more: tuple[str, ...] = ()) -> dict[str, Any]:
+    known = _ZERO if _ZERO in run.curves else _ADVANTAGES[0]
     return {
-        "details": drawn(run, _ZERO, *REWARD[:1], *ENTROPY[:1]),
-        "evidence": (proof(_ZERO, words, zero.steps[0], zero.steps[-1]),),
+        "details": (*more, *drawn(run, known, *REWARD[:1], *ENTROPY[:1])),
+        "evidence": (proof(known, words, zero.steps[0], zero.steps[-1]),),
         "params": override(run, N, 2 * size) if size else {},
     }
 

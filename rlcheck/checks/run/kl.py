@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from rlcheck.check import Verdict, check, fail, passed, skip, warn
-from rlcheck.checks.run.behaviour import end_of, reward_move, reward_span, start_of
+import msgspec
+
+from rlcheck.check import Verdict, check, fail, info, passed, skip, warn
+from rlcheck.checks.run.behaviour import ENTROPY, STEP_KL, end_of, reward_move, reward_span, start_of
 from rlcheck.checks.run.causes import DRIFT, SIGNAL
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
 from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.loss_terms import kl_sign, terms_of
 from rlcheck.checks.run.settings import KL_COEF, KL_IN_REWARD, KL_LOSS_COEF, LR, USE_KL_LOSS, override
 from rlcheck.checks.run.steps import largest_rate
-from rlcheck.curves.look import correlation, left_band, median, slope, smooth, steps_words
+from rlcheck.curves.look import correlation, left_band, median, slope, smooth, steps_words, window
 from rlcheck.facts.document import Facts
 from rlcheck.facts.training import Curve, TrainingFacts
 
@@ -18,17 +20,20 @@ KL_LOSS = "actor/kl_loss"
 KL_PENALTY = "actor/reward_kl_penalty"
 _SHOWN = (KL_LOSS, KL_PENALTY, "critic/score/mean", "actor/entropy", "actor/ppo_kl")
 _FEWEST = 5
+_PAID = {"turned": "has the wrong sign"}
 
 
-@check("RUN036", "The KL penalty pulls back", needs=NEEDS, playbook="kl-loss-sign", caused_by=("RUN030",))
+@check("RUN036", "The KL penalty pulls back", needs=NEEDS, playbook="kl-loss-sign",
+       caused_by=(*DRIFT, "RUN030"))  # fmt: skip
 def kl_penalty_sign(facts: Facts) -> Verdict:
     """Looks at the coefficient of the KL to the reference, as it is set and as it was applied.
 
     What it does:
         Fails on a negative coefficient. Where the run logs the loss and its parts, solves for the coefficient that was
-        really applied, and fails when it rewards distance, or when a penalty that is set is not there. For KL in the
-        reward, compares rewards before and after it. Fails, too, when a KL that costs much still rises and the reward
-        does not.
+        really applied, in the whole run and in its last third, and fails when it rewards distance, or when a penalty
+        that is set is not there. For KL in the reward, compares rewards before and after it. Fails, too, when the KL
+        stays below 0, and when one that costs much still rises and the reward does not. Warns when the KL stays as
+        small as that of one update while the policy goes far: then the reference goes with it.
 
     Why it matters:
         With the wrong sign the policy is paid for leaving the reference, and does so without end.
@@ -45,7 +50,7 @@ def kl_penalty_sign(facts: Facts) -> Verdict:
         asked = number_setting(run, key)
         if asked is not None and asked < 0:
             return _set_negative(run, key, asked)
-    for found in (_in_the_loss(run), _in_the_reward(run), _runs_away(run)):
+    for found in (_below_0(run), _in_the_loss(run), _in_the_reward(run), _runs_away(run), _reference_moves(run)):
         if found is not None:
             return found
     if curve_of(run, KL_LOSS, KL_PENALTY) is None:
@@ -66,22 +71,22 @@ def _kl(run: TrainingFacts) -> Curve:
 def _set_negative(run: TrainingFacts, key: str, asked: float) -> Verdict:
     return fail(
         f"a {key.rpartition('.')[2]} above 0",
-        f"{asked:g}: distance from the reference is rewarded",
+        f"a {key.rpartition('.')[2]} of {asked:g}: distance from the reference is rewarded",
         details=drawn(run, *_SHOWN),
         evidence=(proof(KL_LOSS, asked, run.first_step, run.last_step),),
-        params=override(run, key, abs(asked)),
+        params={**_PAID, **override(run, key, abs(asked))},
     )
 
 
 def _in_the_loss(run: TrainingFacts) -> Verdict | None:
-    terms = terms_of(run)
+    terms = terms_of(run) or terms_of(_last_third(run))
     if terms is None or terms.kl is None:
         return None
     asked, sign, where = number_setting(run, KL_LOSS_COEF), kl_sign(run, terms), steps_words(terms.first, terms.last)
     if sign == "none" and asked and setting(run, USE_KL_LOSS):
         found = f"none: actor/loss less actor/pg_loss does not hold it, {where}"
     elif sign == "wrong":
-        found = f"{terms.kl:+.4g} times, {where}: distance from the reference is rewarded{_growth(run)}"
+        found = f"{terms.kl:+.4g} times the KL, {where}: distance from the reference is rewarded{_growth(run)}"
     else:
         return None
     return fail(
@@ -89,8 +94,88 @@ def _in_the_loss(run: TrainingFacts) -> Verdict | None:
         found,
         details=("solved from actor/loss - actor/pg_loss, actor/kl_loss and actor/entropy_loss", *drawn(run, *_SHOWN)),
         evidence=(proof("actor/loss", f"{terms.kl:+.4g} actor/kl_loss", terms.first, terms.last),),
-        params=override(run, USE_KL_LOSS, "false"),
+        params={**_PAID, **override(run, USE_KL_LOSS, "false")},
     )
+
+
+def _last_third(run: TrainingFacts) -> TrainingFacts:
+    """The end of the run, if it is long enough to be solved alone: code may treat later steps in another way."""
+    loss = curve_of(run, "actor/loss")
+    if loss is None or len(loss.steps) < 4 * _FEWEST:
+        return run
+    since = loss.steps[-(len(loss.steps) // 3)]
+    return msgspec.structs.replace(
+        run, curves={name: window(one, since, run.last_step) for name, one in run.curves.items()}
+    )
+
+
+def _below_0(run: TrainingFacts) -> Verdict | None:
+    """A KL that stays negative. Single estimates may be so by chance, those of type k2 and k3 in no case."""
+    kl = curve_of(run, KL_LOSS, KL_PENALTY)
+    since = negative_since(run)
+    if kl is None or since is None:
+        return None
+    before = [value for step, value in zip(kl.steps, kl.values, strict=True) if step < since]
+    level = end_of(window(kl, since, run.last_step))
+    turned = f", after {before[-1]:.3g} at step {since - 1}" if before and before[-1] > 0 else ""
+    return fail(
+        "a KL of 0 or more",
+        f"a KL of {level:.3g} nats a token, {steps_words(since, run.last_step)}{turned}: no KL is negative, so its sign"
+        " is turned round, or the answers are not of this policy",
+        details=drawn(run, *_SHOWN),
+        evidence=(proof(_name_of(run, kl), f"{level:.4g}", since, run.last_step),),
+        params={"turned": "is below 0"},
+    )
+
+
+def negative_since(run: TrainingFacts) -> int | None:
+    """The first step from which the KL to the reference stays below what chance gives, to the end of the run."""
+    kl = curve_of(run, KL_LOSS, KL_PENALTY)
+    if kl is None:
+        return None
+    key = (
+        "algorithm.kl_penalty"
+        if kl is run.curves.get(KL_PENALTY)
+        else f"{KL_LOSS_COEF.rpartition('.')[0]}.kl_loss_type"
+    )
+    squared = str(setting(run, key) or "").rstrip("+") in ("k2", "k3", "mse", "low_var_kl")
+    least = limit("kl_rounding" if squared else "kl_negative")
+    since = left_band(kl, -least, None, 3 if squared else _FEWEST)
+    return since if since is not None and end_of(kl) < -least else None
+
+
+def _reference_moves(run: TrainingFacts) -> Verdict | None:
+    """A KL to the reference that stays at the size of one update's, through many updates that lead far away."""
+    kl, step, entropy, move = (
+        curve_of(run, KL_LOSS, KL_PENALTY),
+        curve_of(run, STEP_KL),
+        curve_of(run, *ENTROPY),
+        reward_move(run),
+    )
+    if kl is None or step is None or len(kl.values) < limit("steps_of_a_moving_reference") or entropy is None:
+        return None
+    half = kl.steps[len(kl.steps) // 2]
+    away, one = end_of(kl), median(abs(value) for value in window(step, half, run.last_step).values) or 0.0
+    middle = median(abs(value) for value in window(kl, half, run.last_step).values) or 0.0
+    small = limit("tiny_step_kl") < one and middle <= limit("moving_reference") * one and 0 <= away <= 2 * start_of(kl)
+    if any(kl.values) and not small:
+        return None
+    far = abs(end_of(entropy) - start_of(entropy)) > 0.1 * abs(start_of(entropy))
+    if not far or move is None or not move.up:
+        return None
+    return warn(
+        "a reference that stays as it was: the farther the policy goes, the larger the KL to it",
+        f"a KL to the reference of {middle:.2g} nats a token, that of one update is {one:.2g}, through {len(kl.values)}"
+        f" steps in which the entropy went from {start_of(entropy):.3g} to {end_of(entropy):.3g} and the reward from"
+        f" {move}: the reference moves with the policy",
+        details=drawn(run, *_SHOWN),
+        evidence=(proof(_name_of(run, kl), f"{middle:.3g}", kl.steps[0], kl.steps[-1]),),
+        params={"frozen": "reference"},
+    )
+
+
+def _name_of(run: TrainingFacts, kl: Curve) -> str:
+    return KL_LOSS if kl is run.curves.get(KL_LOSS) else KL_PENALTY
 
 
 def _growth(run: TrainingFacts) -> str:
@@ -125,7 +210,7 @@ def _in_the_reward(run: TrainingFacts) -> Verdict | None:
         f"{words}, {steps_words(pairs[0][0], pairs[-1][0])}",
         details=drawn(run, KL_PENALTY, "critic/score/mean", "critic/rewards/mean"),
         evidence=(proof("critic/rewards/mean", f"{end_of(reward):.3g}", pairs[0][0], pairs[-1][0]),),
-        params=override(run, KL_IN_REWARD, "false"),
+        params={**_PAID, **override(run, KL_IN_REWARD, "false")},
     )
 
 
@@ -139,10 +224,11 @@ def _runs_away(run: TrainingFacts) -> Verdict | None:
         return None
     return fail(
         "a KL that its penalty holds back",
-        f"{start_of(kl):.3g} to {end_of(kl):.3g}, which costs {cost:.3g} and earns nothing: reward {move}",
+        f"a KL of {start_of(kl):.3g} that becomes {end_of(kl):.3g}, which adds {cost:.3g} to the loss and earns"
+        f" nothing: the reward went from {move}",
         details=drawn(run, *_SHOWN),
         evidence=(proof(KL_LOSS, f"{end_of(kl):.3g}", kl.steps[0], kl.steps[-1]),),
-        params=override(run, USE_KL_LOSS, "false"),
+        params={**_PAID, **override(run, USE_KL_LOSS, "false")},
     )
 
 
@@ -158,8 +244,9 @@ def kl_in_band(facts: Facts) -> Verdict:
     """Looks at the KL between policy and reference, in the loss or in the reward.
 
     What it does:
-        Warns when the KL stays above 0.15 nats a token and still rises, when it is above that in the first step, where
-        policy and reference should be one, and when it is clearly negative. Fails above 10.
+        Warns when the KL stays above 0.15 nats a token and still rises, and when it is above that in the first step,
+        where policy and reference should be one. Fails above 10. One below 0 is for RUN036. A KL that rises with the
+        reward under a weight of 0.001 and less is told, and is no finding: so small a weight is meant to let it.
 
     Why it matters:
         A policy that leaves its reference without end forgets how to write before it learns what is asked.
@@ -180,17 +267,22 @@ def kl_in_band(facts: Facts) -> Verdict:
             return skip("no KL to a reference is used")
         return lacking(run, KL_LOSS, KL_PENALTY)
     high, broken = limit("kl_band"), limit("kl_broken")
-    name = KL_LOSS if kl is run.curves.get(KL_LOSS) else KL_PENALTY
+    name = _name_of(run, kl)
     since = left_band(kl, None, high, min(3, len(kl.values)))
     if since is not None and end_of(kl) > broken:
-        return _out_of_band(run, kl, name, since, "fail", f"{end_of(kl):.3g} at the end")
+        return _out_of_band(run, kl, name, since, "fail", f"a KL of {end_of(kl):.3g} at the end")
     if kl.steps[0] <= 1 and kl.values[0] > high:
-        return _out_of_band(run, kl, name, kl.steps[0], "warn", f"{kl.values[0]:.3g} in the first step")
+        return _out_of_band(run, kl, name, kl.steps[0], "warn", f"a KL of {kl.values[0]:.3g} in the first step")
     if since is not None and end_of(kl) > high and _rising(kl):
-        return _out_of_band(run, kl, name, since, "warn", f"{end_of(kl):.3g} at the end, and rising")
-    negative = left_band(kl, -limit("kl_negative"), None, 5)
-    if negative is not None and (median(kl.values) or 0.0) < -limit("kl_negative"):
-        return _out_of_band(run, kl, name, negative, "warn", f"{median(kl.values) or 0.0:.3g}, which no KL can be")
+        found = f"a KL of {end_of(kl):.3g} at the end, and rising"
+        if _let_go(run):
+            return info(
+                f"{found}, as the reward is, under a weight of {_weight(run)[1]:g}", details=drawn(run, *_SHOWN)
+            )
+        return _out_of_band(run, kl, name, since, "warn", found)
+    negative = negative_since(run)
+    if negative is not None:
+        return info(f"a KL of {end_of(kl):.3g} at the end, which no KL can be (RUN036)", details=drawn(run, *_SHOWN))
     return passed(f"from {start_of(kl):.3g} to {end_of(kl):.3g} nats a token")
 
 
@@ -205,9 +297,20 @@ def _out_of_band(run: TrainingFacts, kl: Curve, name: str, since: int, status: s
     )
 
 
-def _stronger(run: TrainingFacts) -> dict[str, str]:
+def _let_go(run: TrainingFacts) -> bool:
+    """Whether the weight is next to nothing, and the reward rises: the policy is not meant to be held."""
+    (_, weight), move = _weight(run), reward_move(run)
+    return weight is not None and 0 < weight <= limit("tiny_kl_weight") and move is not None and move.up
+
+
+def _weight(run: TrainingFacts) -> tuple[str, float | None]:
+    """The key of the KL's weight that is in use, and its value."""
     key = KL_LOSS_COEF if setting(run, USE_KL_LOSS) else KL_COEF if setting(run, KL_IN_REWARD) else ""
-    weight, rate = number_setting(run, key) if key else None, largest_rate(run)
+    return key, number_setting(run, key) if key else None
+
+
+def _stronger(run: TrainingFacts) -> dict[str, str]:
+    (key, weight), rate = _weight(run), largest_rate(run)
     if key and weight is not None and weight > 0:
         return override(run, key, 2 * weight)
     return override(run, LR, rate / 2) if rate else {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown, warn
-from rlcheck.checks.run.behaviour import REWARD
+from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown, warn
+from rlcheck.checks.run.behaviour import NEARBY, REWARD, around
 from rlcheck.checks.run.causes import DRIFT, NUMBERS, ROOTS, STEPS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
 from rlcheck.checks.run.endings import (
@@ -27,25 +28,30 @@ from rlcheck.checks.run.endings import (
 from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import override
 from rlcheck.checks.run.trend import rewards_of, rise
-from rlcheck.curves.look import charted, steps_words
+from rlcheck.curves.look import charted, steps_words, window
 from rlcheck.facts.document import Facts
 from rlcheck.facts.training import TrainingFacts
 
 _IGNORE = "actor_rollout_ref.rollout.ignore_eos"
 _LEAST_TOKENS = "actor_rollout_ref.rollout.min_tokens"
 _PROMPT, _WHOLE_LENGTH = "data.max_prompt_length", "actor_rollout_ref.rollout.max_model_len"
+_TRUNCATED = "response/truncated_ratio"
 _ENDS = "answers that end by themselves"
 _WHOLE = "room for whole answers"
 _NEAR_BEST = 0.2
+_ENDED, _EARLIER = 0.05, 3
+"""The least share of answers that end by themselves, in that many steps before none does any more."""
+_TINY = 32
+"""Tokens: an answer to a limit below this often has just the length that is right."""
 
 
-@check("RUN022", "Answers end by themselves", needs=NEEDS, playbook="answers-never-end",
-       caused_by=(*NUMBERS, *STEPS))  # fmt: skip
+@check("RUN022", "Answers end by themselves", needs=NEEDS, playbook="answers-never-end")
 def answers_end(facts: Facts) -> Verdict:
     """Some answers of each step are shorter than the limit.
 
     What it does:
-        Looks for steps in which every single answer is as long as allowed, and for settings that make it so.
+        Looks for steps in which every single answer is as long as allowed, from the first on or from one step to the
+        next, and for settings that make it so.
 
     Why it matters:
         The token that ends an answer is never sampled, or the engine does not stop at it: what follows the answer is
@@ -123,6 +129,11 @@ def _ends_later(run: TrainingFacts, bound: Bound, steps: list[tuple[int, bool]])
     """Answers ended at first; whether they stopped doing so, to the reward's harm."""
     last = next((place for place in range(len(steps), 0, -1) if not steps[place - 1][1]), 0)
     tail = steps[last:]
+    before = _ended_until(run, bound, tail[0][0]) if len(tail) >= limit("steps_to_judge") else None
+    if before is not None:
+        words = f"every answer has {bound.tokens:.0f} tokens, the limit, from step {tail[0][0]} on; up to then "
+        return fail(_ENDS, f"{words}{before:.0%} ended before it", details=drawn(run, SHORTEST, CLIPPED, *REWARD[:1]),
+                    evidence=(proof(CLIPPED, f"1, {1 - before:.2g} before", tail[0][0], tail[-1][0]),))  # fmt: skip
     moved = rise(curve_of(run, *REWARD))
     ended = f"answers end before the limit of {bound.tokens:.0f} tokens in {sum(not long for _, long in steps)} of "
     if len(tail) < limit("steps_to_judge") or moved is None or moved.sigmas > -limit("sigmas"):
@@ -132,6 +143,25 @@ def _ends_later(run: TrainingFacts, bound: Bound, steps: list[tuple[int, bool]])
                 evidence=(proof(SHORTEST, words, tail[0][0], tail[-1][0]),))  # fmt: skip
 
 
+def _ended_until(run: TrainingFacts, bound: Bound, since: int) -> float | None:
+    """The share of answers that ended by themselves up to step SINCE, if from one step to the next none does.
+
+    None where answers have come nearer to it step by step, as those of a policy do that learns to fill its length, or
+    where what they earn fell with it: then the policy itself is broken.
+    """
+    clipped, reward = curve_of(run, CLIPPED), curve_of(run, *REWARD)
+    if clipped is None or bound.hidden or min(window(clipped, since, clipped.steps[-1]).values, default=0.0) < 1:
+        return None
+    ended = [1 - value for value in window(clipped, clipped.steps[0], since - 1).values][-NEARBY:]
+    if len(ended) < _EARLIER or min(ended[-_EARLIER:]) < _ENDED:
+        return None
+    moves = [abs(one - other) for one, other in pairwise(ended)]
+    earned = around(reward, since - 1) if reward is not None else None
+    if ended[-1] < 2 * max(moves) or (earned is not None and earned.down):
+        return None
+    return median(ended)
+
+
 @check("RUN023", "Answers are not cut", needs=NEEDS, playbook="answers-are-cut",
        caused_by=(*NUMBERS, *DRIFT, *STEPS, "RUN022"))  # fmt: skip
 def answers_are_whole(facts: Facts) -> Verdict:
@@ -139,7 +169,8 @@ def answers_are_whole(facts: Facts) -> Verdict:
 
     What it does:
         Holds the longest answers against the ground truth: do they have room for it? Compares what answers at the limit
-        earn with what those that ended earn. Without samples it reads the share of answers at the limit.
+        earn with what those that ended earn. Without samples it reads the share of answers at the limit; where that is
+        a few tokens, the share alone proves nothing.
 
     Why it matters:
         A cut answer has lost its result, so that it earns nothing however right it was; the policy learns to be short,
@@ -192,6 +223,9 @@ def _by_share(run: TrainingFacts, bound: Bound, words: str) -> Verdict:
         return passed(f"{words}, and they earn nearly the best there is")
     if all(long for _, long in all_at_limit(run, bound)):
         return unknown(f"{words}: whether they are cut or never end cannot be told without samples")
+    if bound.tokens < _TINY and curve_of(run, _TRUNCATED) is None:
+        return info(f"{words}, so short that whole answers may have just this length; whether they ended is not logged",
+                    details=drawn(run, CLIPPED, LONGEST, *REWARD[:1]))  # fmt: skip
     return warn(_WHOLE, words, **_more(run, bound, words))
 
 
@@ -218,7 +252,7 @@ def _more(run: TrainingFacts, bound: Bound, words: str) -> dict[str, Any]:
 def _room(run: TrainingFacts, bound: Bound) -> dict[str, str]:
     """What gives answers room: twice the limit, or the limit of another setting that cuts them before."""
     if not bound.hidden:
-        return override(run, LIMIT, int(2 * bound.stated)) if bound.stated else {}
+        return {"double": f"{2 * bound.tokens:.0f}"} if override(run, LIMIT, 0) else {}
     prompt, whole = number_setting(run, _PROMPT), number_setting(run, _WHOLE_LENGTH)
     if prompt and whole and whole < prompt + bound.stated:
         return override(run, _WHOLE_LENGTH, int(prompt + bound.stated))

@@ -31,7 +31,7 @@ _SAID = re.compile(r"\b(?:is|are|was|gave|returned|found) (?:nan|inf|-inf)\b|not
 _SKIPPED = "actor/skipped_steps"
 
 
-@check("RUN010", "Metrics are numbers", needs=NEEDS, playbook="training-turned-nan", caused_by=("RUN030", "RUN031"))
+@check("RUN010", "Metrics are numbers", needs=NEEDS, playbook="training-turned-nan", caused_by=("RUN031",))
 def metrics_are_numbers(facts: Facts) -> Verdict:
     """No metric that learning depends on is NaN or infinite.
 

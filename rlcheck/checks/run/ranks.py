@@ -18,7 +18,7 @@ _FEWEST = 3
 
 
 @check("RUN040", "Ranks learn from different data", needs=NEEDS, playbook="ranks-learn-the-same",
-       caused_by=("RUN011", "RUN013"))  # fmt: skip
+       caused_by=("RUN013",))  # fmt: skip
 def ranks_differ(facts: Facts) -> Verdict:
     """Compares what the ranks learnt from, and their losses.
 
@@ -194,7 +194,7 @@ def ranks_keep_pace(facts: Facts) -> Verdict:
             f"{len(timed)} times of {max(len(curves) for curves in timed.values())} ranks, all near each other"
         )
     if curve_of(run, "timing_s/grad_comm") is not None:
-        return passed("gradients do not wait long for any rank")
+        return passed("the exchange of gradients waits for no rank (waits before it are not measured)")
     return skip("one rank") if _world(run) == 1 else unknown("the run does not log times by rank")
 
 

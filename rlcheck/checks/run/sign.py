@@ -181,7 +181,8 @@ def _mirror(run: TrainingFacts) -> Mirror | None:
         mean, high, low, best, worst = (table[step] for table in tables)
         if min(high - mean, mean - low) <= 0 or best <= 0 or worst >= 0 or wide.get(step, 0.0) > (high - low) / 2:
             continue
-        rewards, advantages = math.log((high - mean) / (mean - low)), math.log(best / -worst)
+        rewards = math.log(high - mean) - math.log(mean - low)
+        advantages = math.log(best) - math.log(-worst)
         if abs(rewards) >= _SKEWED and abs(advantages) >= _SKEWED / 3:
             steps.append(step)
             opposite += rewards * advantages < 0

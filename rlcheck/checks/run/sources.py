@@ -57,7 +57,7 @@ def sources_have_signal(facts: Facts) -> Verdict:
         return skip("one data source" if sources else "the run does not tell rewards by data source")
     steps = min(len(source.mean.values) for source in sources)
     if steps < limit("constant_steps"):
-        return skip(f"{steps} steps of a source, too few to judge")
+        return skip(f"{steps} {_counted(sources[0])} of a source, too few to judge")
     empty = [source for source in sources if source.empty]
     high = max(max(source.mean.values) for source in sources)
     full = [s for s in sources if median(s.mean.values[:5]) >= limit("saturated_share") * high > 0 and not s.empty]
@@ -67,7 +67,7 @@ def sources_have_signal(facts: Facts) -> Verdict:
         judge = fail if _answers(run, empty[0].name) >= limit("source_answers") else warn
         return judge(
             "rewards above zero for every data source",
-            f"no answer of {names} earned anything in {steps} steps",
+            f"no answer of {names} earned anything in {steps} {_counted(empty[0])}",
             details=(shown, *drawn(run, *(source.metric for source in sources[:4]))),
             evidence=(proof(empty[0].metric, "0 throughout", run.first_step, run.last_step),),
             params={"source": empty[0].name},
@@ -76,6 +76,11 @@ def sources_have_signal(facts: Facts) -> Verdict:
         return info(f"{', '.join(s.name for s in full[:4])}: solved from the start, so nothing is learnt from it",
                     details=(shown,))  # fmt: skip
     return passed(shown)
+
+
+def _counted(source: Source) -> str:
+    """What the points of a source's curve are."""
+    return "validations" if _VALIDATED.fullmatch(source.metric) else "steps"
 
 
 def _answers(run: TrainingFacts, name: str) -> float:

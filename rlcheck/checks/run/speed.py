@@ -67,7 +67,8 @@ def throughput(facts: Facts) -> Verdict:
     since = change.step if change is not None and change.strength > limit("change_strength") else curve.steps[0]
     return warn(
         f"at least {limit('throughput_share') * first:.4g} tokens/s a rank, as at first",
-        f"{last:.4g}, {first:.4g} at first" + (f"; it fell at step {since}" if since != curve.steps[0] else ""),
+        f"{last:.4g} tokens/s a rank, {first:.4g} at first"
+        + (f"; it fell at step {since}" if since != curve.steps[0] else ""),
         details=(*_slower_words(run), *drawn(run, *_SPEED, *STEP_TIME, *_LENGTH)),
         evidence=(proof("perf/throughput", f"{last:.4g}", since, run.last_step),),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from rlcheck.check import Evidence, Verdict, check, fail, info, passed, warn
 from rlcheck.checks.run.behaviour import (
     CLIPPED,
@@ -20,14 +22,20 @@ from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import CLIPS, EPOCHS, LR, kind_of_model, override, several_updates, usual_lr
 from rlcheck.checks.run.spikes import spikes_of
 from rlcheck.curves.look import left_band, median, steps_words, window
+from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.training import Curve, TrainingFacts
 
 _SHOWN = (STEP_KL, CLIPPED, "actor/entropy", "critic/score/mean", GRAD_NORM, "actor/lr")
 
 
+_USUAL = {"usual": "usual"}
+KEPT_IN = "actor_rollout_ref.actor.fsdp_config.model_dtype"
+"""The data type in which the optimizer changes the weights."""
+
+
 @check("RUN030", "The policy's steps are of a sane size", needs=NEEDS, playbook="steps-too-large",
-       caused_by=("DRF001", "DRF002", "DRF003", "DRF005"))  # fmt: skip
+       caused_by=("DRF001", "DRF002", "DRF003", "DRF005", "RUN040", "RUN056"))  # fmt: skip
 def step_size(facts: Facts) -> Verdict:
     """Judges the learning rate, and how far a step moves the policy from the one that sampled.
 
@@ -97,11 +105,19 @@ def broken_since(run: TrainingFacts) -> int | None:
     most = limit("step_kl")
     since = left_band(kl, -most, most, min(EDGE, max(2, len(kl.values))))
     early = kl.values[:2]
-    if since is None and any(abs(value) > 5 * most for value in early):
+    # One large value may be what a first step with nothing but a bonus looks like: what follows must show the harm.
+    if since is None and any(abs(value) > 5 * most for value in early) and _hit(run, kl.steps[0]):
         since = kl.steps[0]
     spike = min((found.step for found in spikes_of(run, "actor")), default=None)
     # What a single gradient broke is told by RUN031.
     return None if since is not None and spike is not None and kl.steps[0] + 1 < spike <= since else since
+
+
+def _hit(run: TrainingFacts, since: int) -> bool:
+    """Whether the clip held most tokens, or the entropy became quite another, in the steps after SINCE."""
+    clipped = curve_of(run, CLIPPED)
+    later = window(clipped, since, since + NEAR).values if clipped is not None else ()
+    return max(later, default=0.0) > limit("broken_clip_fraction") or bool(_entropy_words(run, since))
 
 
 def _shocked_at(run: TrainingFacts) -> int | None:
@@ -127,7 +143,7 @@ def broken_words(run: TrainingFacts, since: int | None) -> tuple[str, ...]:
         later = window(clipped, since, since + NEAR).values
         if later and max(later) > limit("broken_clip_fraction"):
             words.append(f"the clip holds {max(later):.0%} of the tokens")
-    words += _entropy_words(curve_of(run, *ENTROPY), since)
+    words += _entropy_words(run, since)
     if move is not None:
         words.append(f"the reward went from {move}")
     return tuple(words)
@@ -137,7 +153,8 @@ NEAR = 10
 """Steps after the break that are looked at."""
 
 
-def _entropy_words(entropy: Curve | None, since: int) -> list[str]:
+def _entropy_words(run: TrainingFacts, since: int) -> list[str]:
+    entropy = curve_of(run, *ENTROPY)
     if entropy is None:
         return []
     later = window(entropy, since + 1, since + NEAR).values
@@ -155,11 +172,17 @@ def _too_fast(run: TrainingFacts, rate: float, since: int | None, broke: tuple[s
     first = since if since is not None else run.first_step
     return fail(
         f"a learning rate near {usual:g}, as {what} takes",
-        f"{rate:g} as the largest" + (f"; since step {since} {', '.join(broke)}" if broke and since is not None else ""),
+        f"a learning rate of {rate:g}"
+        + (f"; since step {since} {', '.join(broke)}" if broke and since is not None else ""),
         details=drawn(run, *_SHOWN),
         evidence=(proof("actor/lr", f"{rate:g}", first, run.last_step), *_kl_proof(run, first)),
-        params=override(run, LR, usual),
+        params={**_stop(first), **override(run, LR, usual)},
     )
+
+
+def _stop(since: int) -> dict[str, str]:
+    """What the playbook says of steps that are too large, which is wrong for those that are too small."""
+    return {"since": str(since), **_USUAL}
 
 
 def _too_far(run: TrainingFacts, rate: float | None, since: int, broke: tuple[str, ...]) -> Verdict:
@@ -173,7 +196,10 @@ def _too_far(run: TrainingFacts, rate: float | None, since: int, broke: tuple[st
         _sizes(later, since) + (f"; {', '.join(broke)}" if broke else ""),
         details=(steps_words(since, run.last_step), *drawn(run, *_SHOWN)),
         evidence=_kl_proof(run, since),
-        params=_fewer_epochs(run) or override(run, LR, rate / divisor if rate else usual_lr(run)),
+        params={
+            **_stop(since),
+            **(_fewer_epochs(run) or override(run, LR, rate / divisor if rate else usual_lr(run))),
+        },
     )
 
 
@@ -185,16 +211,16 @@ def _fewer_epochs(run: TrainingFacts) -> dict[str, str]:
 def _sizes(later: list[float], since: int) -> str:
     usual = median(later) or 0.0
     if not later:
-        return f"larger ones from step {since} on"
+        return f"larger steps from step {since} on"
     if usual <= limit("step_kl"):
-        return f"up to {max(later):.3g} from step {since} on"
-    return f"{usual:.3g} ({max(later):.3g} at most) from step {since} on"
+        return f"a KL of up to {max(later):.3g} in a step, from step {since} on"
+    return f"a KL of {usual:.3g} in a step ({max(later):.3g} at most), from step {since} on"
 
 
 def _hardly_moves(run: TrainingFacts, kl: Curve, rate: float) -> bool:
     """A rate far below the usual one, several updates after which the policy is almost the same, nothing learned."""
     clipped, move = curve_of(run, CLIPPED), reward_move(run)
-    if not kind_of_model(run) or rate > 0.1 * usual_lr(run) or not several_updates(run):
+    if not kind_of_model(run) or rate > 0.1 * usual_lr(run) or not several_updates(run) or rounded_away(run):
         return False
     if len(kl.values) < limit("slow_steps") or move is None or move.up or solved(run):
         return False
@@ -202,14 +228,24 @@ def _hardly_moves(run: TrainingFacts, kl: Curve, rate: float) -> bool:
     return tiny and (clipped is None or not median(clipped.values))
 
 
+def rounded_away(run: TrainingFacts) -> bool:
+    """Whether steps are below the spacing of weights in bfloat16, and neither reward nor policy moves."""
+    rate, kl, move = largest_rate(run), curve_of(run, STEP_KL), reward_move(run)
+    if setting(run, KEPT_IN) not in ("bfloat16", "bf16") or rate is None or rate >= limit("bfloat16_step"):
+        return False
+    if run.num_steps < limit("slow_steps") or move is None or move.up or kl is None:
+        return False
+    return (median(abs(value) for value in kl.values) or 0.0) <= limit("tiny_step_kl")
+
+
 def _too_short(run: TrainingFacts, kl: Curve, rate: float) -> Verdict:
     usual = median(abs(value) for value in kl.values) or 0.0
     return warn(
         f"a learning rate near {usual_lr(run):g}, with which a policy moves",
-        f"{rate:g}: a KL of {usual:.2g} in a step, and a reward that goes from {reward_move(run)}",
+        f"a learning rate of {rate:g}: a KL of {usual:.2g} in a step, and a reward that goes from {reward_move(run)}",
         details=drawn(run, *_SHOWN),
         evidence=(proof(STEP_KL, f"{usual:.3g}", kl.steps[0], kl.steps[-1]),),
-        params=override(run, LR, usual_lr(run)),
+        params={**_USUAL, **override(run, LR, usual_lr(run))},
     )
 
 
@@ -224,9 +260,10 @@ def clip_fraction(facts: Facts) -> Verdict:
     """Looks at the share of tokens that PPO's clip holds.
 
     What it does:
-        Warns when actor/pg_clipfrac stays above 0.3 (because steps are large, or the clip is next to nothing), and
-        when it is above 0 although each step has one optimizer step only: then the new policy is the old one, and no
-        token can have left the clip.
+        Fails when the policy changes, with several optimizer steps on a batch, while clip fraction and KL of a step are
+        exactly 0: the old log-probabilities are the new policy's own. Warns when actor/pg_clipfrac stays above 0.3
+        (because steps are large, or the clip is next to nothing), and when it is above 0 although each step has one
+        optimizer step only: then the new policy is the old one, and no token can have left the clip.
 
     Why it matters:
         A token that the clip holds teaches nothing. Many of them mean that the policy goes too far from the one that
@@ -244,15 +281,17 @@ def clip_fraction(facts: Facts) -> Verdict:
     if curve is None:
         return lacking(run, CLIPPED)
     several, high = several_updates(run), limit("clip_fraction")
+    if several and never_differs(run) and policy_moved(run):
+        return _old_is_new(run, curve)
     since = left_band(curve, None, high)
     if since is not None and (end_of(curve) > high or (median(curve.values) or 0.0) > high):
         return warn(
             f"at most {high:.0%} of the tokens held by the clip",
-            f"{median(window(curve, since, run.last_step).values) or 0.0:.0%} from step {since} on"
-            + (f", with a clip of {number_setting(run, *CLIPS):g}" if _wider_clip(run) else ""),
+            f"{median(window(curve, since, run.last_step).values) or 0.0:.0%} of the tokens from step {since} on"
+            + (f", with a clip ratio of {number_setting(run, *CLIPS):g}" if _wider_clip(run) else ""),
             details=drawn(run, CLIPPED, STEP_KL, "actor/lr"),
             evidence=(proof(CLIPPED, f"{end_of(curve):.3g}", since, run.last_step),),
-            params=_wider_clip(run) or _half_rate(run),
+            params={**_USUAL, **_wider_clip(run)} if _wider_clip(run) else {**_stop(since), **half_rate(run)},
         )
     if several is False and (median(curve.values) or 0.0) > limit("on_policy_clip_fraction"):
         return warn(
@@ -260,10 +299,42 @@ def clip_fraction(facts: Facts) -> Verdict:
             f"{median(curve.values) or 0.0:.2%} of the tokens",
             details=drawn(run, CLIPPED, STEP_KL),
             evidence=(proof(CLIPPED, f"{median(curve.values) or 0.0:.3g}", run.first_step, run.last_step),),
+            params={"updates": "one"},
         )
     if several and not any(curve.values) and len(curve.values) >= 5:
-        return info("the clip never holds a token: steps are very small", details=drawn(run, CLIPPED, STEP_KL))
+        small = median(abs(value) for value in kl.values) if (kl := curve_of(run, STEP_KL)) is not None else None
+        why = "" if small is None else f": the KL of a step is {small:.2g}"
+        return info(f"the clip never holds a token{why}", details=drawn(run, CLIPPED, STEP_KL))
     return passed(f"{median(curve.values) or 0.0:.2%} of the tokens, at most {max(curve.values):.1%}")
+
+
+def _old_is_new(run: TrainingFacts, curve: Curve) -> Verdict:
+    return fail(
+        "a new policy that differs from the old one after the first optimizer step of a batch",
+        f"a KL of a step and a clip fraction of exactly 0 in all {len(curve.values)} steps, while the policy changes:"
+        " the old log-probabilities are the new policy's own, and the clip never acts",
+        details=drawn(run, STEP_KL, CLIPPED, GRAD_NORM, "actor/lr", "actor/entropy", "critic/score/mean"),
+        evidence=(proof(STEP_KL, 0, curve.steps[0], curve.steps[-1]),),
+        params={"old": "old log-probabilities"},
+    )
+
+
+def never_differs(run: TrainingFacts) -> bool:
+    """Whether KL of a step and clip fraction are logged, and exactly 0 in every step."""
+    kl, clipped = curve_of(run, STEP_KL), curve_of(run, CLIPPED)
+    if kl is None or clipped is None or len(kl.values) < EDGE:
+        return False
+    return not any(kl.values) and not any(clipped.values)
+
+
+def policy_moved(run: TrainingFacts) -> bool:
+    """Whether the policy became another one over the run: by hashes of its weights, its reward or its entropy."""
+    audit = [one.parameter_hashes for one in value_or(run.audit, ()) if one.parameter_hashes]
+    if len(audit) > 1:
+        return sum(before != after for before, after in pairwise(audit)) > len(audit) // 2
+    move, entropy = reward_move(run), curve_of(run, *ENTROPY)
+    fell = entropy is not None and abs(end_of(entropy) - start_of(entropy)) > 0.1 * abs(start_of(entropy))
+    return fell or (move is not None and move.up)
 
 
 def _wider_clip(run: TrainingFacts) -> dict[str, str]:
@@ -274,6 +345,7 @@ def _wider_clip(run: TrainingFacts) -> dict[str, str]:
     return override(run, CLIPS[0], 0.2) if set_at_all and widest < limit("least_clip") and not whole else {}
 
 
-def _half_rate(run: TrainingFacts) -> dict[str, str]:
+def half_rate(run: TrainingFacts) -> dict[str, str]:
+    """The override that halves the policy's learning rate; empty where the rate is not known."""
     rate = largest_rate(run)
     return override(run, LR, rate / 2) if rate else {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlcheck.check import Verdict, check, fail, passed, skip, warn
+from rlcheck.check import Verdict, check, evidence, fail, passed, skip, warn
 from rlcheck.checks.run.behaviour import REWARD
 from rlcheck.checks.run.causes import ROOTS
-from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of, samples_of
 from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.trend import Rewards, Rise, rewards_of, rise
 from rlcheck.curves.look import steps_words, window
@@ -15,6 +15,8 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.training import Curve, TrainingFacts
 
 _LEAST = 3
+_SAMPLED = 5
+"""Steps with samples, in all of which the same prompts are no chance."""
 
 
 def validation(run: TrainingFacts) -> tuple[str, Curve] | None:
@@ -44,7 +46,8 @@ def validation_follows(facts: Facts) -> Verdict:
     """While the training reward rises, the validation reward does not stand still or fall.
 
     What it does:
-        Compares the two over the steps that validation covers, each from its first to its last value.
+        Compares the two over the steps that validation covers, each from its first to its last value. Looks whether
+        the samples of all steps answer the same prompts.
 
     Why it matters:
         A reward that rises in training alone is learnt by heart, or earned by what validation does not pay for: the
@@ -62,6 +65,12 @@ def validation_follows(facts: Facts) -> Verdict:
     rewards, val = rewards_of(run), validation(run)
     if rewards is None:
         return lacking(run, *REWARD)
+    again = _same_prompts(run)
+    found = _compared(rewards, val, run)
+    return found if again is None or found.status == "fail" else again
+
+
+def _compared(rewards: Rewards, val: tuple[str, Curve] | None, run: TrainingFacts) -> Verdict:
     if val is None:
         return skip("the run has no validation")
     name, curve = val
@@ -72,6 +81,24 @@ def validation_follows(facts: Facts) -> Verdict:
     if train is None or train.sigmas < limit("sigmas") or train.change < limit("train_rise") * rewards.span:
         return skip("the training reward has not risen enough for validation to show it")
     return _judge(run, rewards, train, name, curve)
+
+
+def _same_prompts(run: TrainingFacts) -> Verdict | None:
+    """The samples of every step answer the same prompts: training sees nothing else."""
+    by_step: dict[int, set[str]] = {}
+    for row in samples_of(run):
+        by_step.setdefault(row.step, set()).add(row.prompt)
+    steps, sets = sorted(by_step), list(by_step.values())
+    # A single prompt may be one that is written down on purpose, to be followed.
+    if len(steps) < _SAMPLED or len(sets[0]) < 2 or any(one != sets[0] for one in sets) or "" in sets[0]:
+        return None
+    words = f"the samples of all {len(steps)} steps that have some answer the same {len(sets[0])} prompts"
+    return warn(
+        "other prompts from step to step",
+        f"{words}, {steps_words(steps[0], steps[-1])}: what is learnt for them need not hold for others",
+        details=drawn(run, REWARD[0], "val/reward/mean"),
+        evidence=(evidence("training.samples", words, "prompts of samples, by step"),),
+    )
 
 
 def _judge(run: TrainingFacts, rewards: Rewards, train: Rise, name: str, curve: Curve) -> Verdict:

@@ -19,6 +19,7 @@ from rlcheck.facts.drift import (
 from rlcheck.facts.rollout import Failure, StageTime
 from tests.checks.drf import curves
 from tests.checks.drf.curves import (
+    BENT,
     COARSE_LOGITS,
     CUT,
     EVERY_THIRD,
@@ -28,12 +29,14 @@ from tests.checks.drf.curves import (
     HEALTHY_16,
     KERNEL,
     LATE,
+    LIMIT_CHANGED,
     ONE_SIDED,
     OTHER_WEIGHTS,
     PART,
     RAW,
     SPECIAL_TOKEN,
     TEMPLATE,
+    TWO_DTYPES,
     coarse,
     rounding,
     run,
@@ -116,6 +119,8 @@ FOLLOWS = OperationGap(name="o_proj", layer=3, max_diff=0.03, scale=0.5, own_max
 ROUGH_START = run(lambda step: 0.03 if step == 1 else coarse(step), settings=curves.BFLOAT16)
 UNCUT = Variant(name="uncut_sampling", title="tokens drawn from all", family="wrong", gap=left(1e-7), removes=True,
                 overrides=("r.top_p=1.0", "r.top_k=-1", "r.min_tokens=0"))  # fmt: skip
+RESPONSES = Variant(name="engine_responses", title="the engine's tokens", family="wrong", gap=left(1e-7), removes=True)
+READING = Variant(name="train_reading", title="read by other code", family="wrong", gap=left(1e-7), removes=True)
 RENDERED = Variant(name="with_bos", title="one more token", family="wrong", gap=left(1e-7), removes=True)
 
 CASES: dict[str, tuple[Facts, Facts]] = {
@@ -162,6 +167,7 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
         run(lambda step: 0.2, training__rollout_log_probs_corr=lambda step: 0.8),
         run(lambda step: 0.037, training__rollout_log_probs_corr=lambda step: 0.99,
             training__rollout_log_probs_slope=lambda step: 0.99),
+        LIMIT_CHANGED,
         run(lambda step: 1.5 * jitter_late(step) if step > 1 else rounding(step)),
         run(curves.behind_from(10), moves=False, **{"val-core__toy__reward__mean@1": lambda step: step / 100}),
     ),
@@ -178,13 +184,14 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     "DRF005": (
         ONE_SIDED,
         CUT,
+        BENT,
         run(lambda step: 0.1, settings=curves.HOT, only=(curves.LOG, "training/rollout_actor_probs_pearson_corr"),
             training__rollout_actor_probs_pearson_corr=lambda step: 0.99),
         run(lambda step: 0.1, settings=FLOAT32 | {"actor_rollout_ref.rollout.top_p": 0.9},
             only=(curves.LOG, "training/rollout_actor_probs_pearson_corr"),
             training__rollout_actor_probs_pearson_corr=lambda step: 0.99),
     ),
-    "DRF006": (KERNEL, run(lambda step: 1.5e-5), run(lambda step: 6e-5)),
+    "DRF006": (KERNEL, TWO_DTYPES, run(lambda step: 1.5e-5), run(lambda step: 6e-5)),
     "DRF007": (
         TEMPLATE,
         run(lambda step: 0.06 * jitter_late(step), settings=curves.BFLOAT16),
@@ -198,7 +205,7 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
         measured(prompts=known(PromptsUse(num_prompts=4, num_differing=1, length_diff_mean=7.0))),
         explained(RENDERED),
     ),
-    "DRF023": (explained(UNCUT),),
+    "DRF023": (explained(UNCUT), explained(RESPONSES), explained(READING)),
     "DRF024": (explained(CHUNKS), explained(HELPS, USELESS, NOT_TRIED), explained(USELESS), explained(NOT_TRIED)),
     "DRF025": (measured(gap=known(Gap(num_tokens=9, probs_diff_mean=5e-6))),),
     "DRF026": (measured(gap=known(Gap(num_tokens=9, is_std=1.5))),),
@@ -214,13 +221,14 @@ OTHER_QUIET: dict[str, tuple[Facts, ...]] = {
     ),
     "DRF004": (HEALTHY_16, FROZEN, PART, LATE, RAW, COARSE_LOGITS, OTHER_WEIGHTS),
     "DRF005": (HEALTHY_16, FROZEN, PART, LATE, COARSE_LOGITS, KERNEL, TEMPLATE),
-    "DRF006": (HEALTHY_16, FROZEN, PART, LATE, RAW, TEMPLATE, OTHER_WEIGHTS),
+    "DRF006": (BENT, HEALTHY_16, FROZEN, PART, LATE, RAW, TEMPLATE, OTHER_WEIGHTS),
     "DRF007": (HEALTHY_16, run(lambda step: 0.2 if step == 9 else coarse(step), settings=curves.BFLOAT16)),
     "DRF008": (HEALTHY, run(lambda step: 0.2 if step < 20 else rounding(step))),
     "DRF023": (explained(FLOAT32_LOGITS, WITH_BOS), explained(RENDERED)),
     "DRF024": (
         explained(RAW_LOG_PROBS),
         explained(RENDERED),
+        measured(rollout_dtype="bfloat16", train_dtype="bfloat16", gap=known(left(0.019))),
         explained(USELESS, weights=known(WeightsUse(num_tensors=2, differing=("a",)))),
         measured(rollout_dtype="bfloat16", train_dtype="bfloat16", gap=known(left(0.012))),
     ),

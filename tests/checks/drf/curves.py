@@ -135,4 +135,22 @@ CUT = run(
     training__rollout_log_probs_corr=lambda step: 0.95,
 )
 COARSE_LOGITS = run(lambda step: 4e-4 * (1 + step / 10))
-KERNEL = run(lambda step: 0.12 * jitter(step), settings=BFLOAT16)
+KERNEL = run(lambda step: 0.08 * jitter(step), settings=BFLOAT16)
+TWO_DTYPES = run(
+    lambda step: 0.002 * jitter(step), settings=FLOAT32 | {"actor_rollout_ref.actor.fsdp_config.dtype": "bfloat16"}
+)
+BENT = run(
+    lambda step: 0.2 * jitter(step),
+    settings={},
+    framework="verl",
+    only=("rollout_corr/k3_kl", "rollout_corr/kl", "rollout_corr/rollout_log_ppl", "actor/entropy",
+          "training/rollout_actor_probs_pearson_corr"),
+    rollout_corr__rollout_log_ppl=lambda step: 2.9 - 0.02 * step,
+    actor__entropy=lambda step: 3.05 - 0.02 * step,
+    training__rollout_actor_probs_pearson_corr=lambda step: 0.99,
+)  # fmt: skip
+"""As verl writes it, without config: training multiplies logits by the temperature that sampling divides them by."""
+LIMIT_CHANGED = run(
+    lambda step: rounding(step) + (2e-4 * (step - 19) if step >= 20 else 0.0),
+    response_length__mean=lambda step: (6.0 if step >= 20 else 5.5) * jitter(step, 0.01),
+)

@@ -12,7 +12,7 @@ from rlcheck.checks.drf import CHECKS
 from rlcheck.checks.drf.bands import coarser, drift, dtype_name, noise
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
-from rlcheck.facts.drift import DriftFacts
+from rlcheck.facts.drift import DriftFacts, Variant
 from rlcheck.facts.training import Curve, TrainingFacts
 from rlcheck.playbook import Library
 from rlcheck.report.model import Finding
@@ -33,6 +33,8 @@ KINDS = [
     ("DRF005", curves.RAW),
     ("DRF005", curves.ONE_SIDED),
     ("DRF005", curves.CUT),
+    ("DRF005", curves.BENT),
+    ("DRF006", curves.TWO_DTYPES),
     ("DRF006", curves.COARSE_LOGITS),
     ("DRF006", curves.KERNEL),
 ]
@@ -95,6 +97,72 @@ def test_the_override_is_given(facts: Facts) -> None:
     assert first.command.startswith("actor_rollout_ref.rollout.")
 
 
+@pytest.mark.parametrize(
+    ("variant", "word"),
+    [
+        (cases.RESPONSES, "token IDs that the engine sampled"),
+        (cases.READING, "logits and targets"),
+        (cases.UNCUT, "top_p"),
+        (cases.RAW_LOG_PROBS, "temperature of the rollout"),
+    ],
+)
+def test_the_fix_fits_the_convention(variant: Variant, word: str) -> None:
+    titles = [fix.title for fix in judged("DRF023", cases.explained(variant)).fixes]
+    assert any(word in title for title in titles), titles
+    if variant in (cases.RESPONSES, cases.READING):
+        assert len(titles) == 1
+
+
+def test_dtypes_are_named_only_where_they_are_known() -> None:
+    said = judged("DRF006", curves.KERNEL)
+    assert any("are said to compute in bfloat16" in fix.title for fix in said.fixes)
+    guessed = judged("DRF006", curves.run(lambda step: 0.08 * curves.jitter(step), settings={}))
+    assert guessed.status == "fail"
+    assert not any("are said to compute" in fix.title for fix in guessed.fixes)
+
+
+def test_two_dtypes_are_made_one() -> None:
+    found = judged("DRF006", curves.TWO_DTYPES)
+    assert found.status == "warn"
+    assert found.fixes[0].command == "actor_rollout_ref.actor.fsdp_config.dtype=float32"
+    settings = curves.BFLOAT16 | {"actor_rollout_ref.rollout.dtype": "float16"}
+    other = judged("DRF006", curves.run(curves.coarse, settings=settings))
+    assert other.status == "pass"
+    far = judged("DRF006", curves.run(lambda step: 0.08 * curves.jitter(step), settings=settings))
+    assert far.fixes[0].command == "actor_rollout_ref.rollout.dtype=bfloat16"
+
+
+def test_no_dtype_makes_what_is_too_large() -> None:
+    unclear = curves.run(lambda step: 0.2 * curves.jitter(step), settings={}, only=("rollout_corr/k3_kl", curves.PROB))
+    assert judged("DRF006", unclear).status == "skip"
+    assert "more than rounding to 16 bits" in judged("DRF006", unclear).message
+    grown = curves.run(lambda step: 0.04 + 0.01 * step, settings={}, only=("rollout_corr/k3_kl", curves.PROB))
+    assert judged("DRF006", grown).status == "skip"
+    near = curves.run(lambda step: 0.12 * curves.jitter(step), settings=curves.BFLOAT16)
+    assert {finding.id for finding in problems(near)} == {"DRF007"}
+    assert "more than rounding to 16 bits" in judged("DRF007", unclear).message
+
+
+def test_a_change_of_sampling_is_not_a_proof_against_the_weights() -> None:
+    found = judged("DRF002", curves.LIMIT_CHANGED)
+    assert found.status == "warn"
+    assert "response_length/mean took another level" in found.message
+    assert judged("DRF002", curves.run(curves.behind_from(19))).status == "fail"
+
+
+def test_a_number_has_the_name_of_its_metric() -> None:
+    names = ("rollout_corr/k3_kl", "critic/score/mean")
+    k3 = judged("DRF001", curves.run(curves.behind_from(10), moves=False, only=names))
+    assert "rollout_corr/k3_kl of" in k3.message
+    weights = curves.run(lambda step: 0.6, rollout_corr__chi2_token=lambda step: 1.5)
+    assert "rollout_corr/chi2_token 1.5" in judged("DRF008", weights).message
+
+
+def test_batch_invariance_is_of_one_side() -> None:
+    message = judged("DRF028", cases.OTHER_FIRES["DRF028"][0]).message
+    assert "agree with itself only: training computes attention of layer 3 otherwise" in message
+
+
 def test_several_overrides_are_several_words() -> None:
     assert next(fix.command for fix in judged("DRF023", cases.explained(cases.UNCUT)).fixes) == (
         "r.top_p=1.0 r.top_k=-1 r.min_tokens=0"
@@ -147,7 +215,9 @@ def test_a_run_with_a_metric_that_is_never_a_number_is_judged() -> None:
     assert run is not None
     nothing = {name: Curve(nonfinite=curve.steps) for name, curve in run.curves.items()}
     lost = msgspec.structs.replace(facts, training=known(msgspec.structs.replace(run, curves=nothing)))
-    assert all(judged(check.id, lost).status in ("unknown", "skip") for check in CHECKS)
+    statuses = {check.id: judged(check.id, lost).status for check in CHECKS}
+    assert statuses.pop("DRF007") == "fail"
+    assert set(statuses.values()) <= {"unknown", "skip"}
 
 
 def test_a_failure_says_what_was_raised_first() -> None:
@@ -184,3 +254,25 @@ def test_the_coarser_dtype_decides() -> None:
     assert coarser("fp8_e4m3", "bf16") == "float8"
     assert coarser("auto", "float32") == dtype_name("int8") == ""
     assert noise("float32", "float32", "cpu") < noise("float32", "float32", "cuda") < noise("bf16", "fp32", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("lost", "status"), [((41, 42, 43), "fail"), ((41,), "warn"), ((9, 10, 11), "pass")], ids=["end", "last", "between"]
+)
+def test_drift_that_ends_as_no_number_is_no_pass(lost: tuple[int, ...], status: str) -> None:
+    """NaN in between is a matter of RUN010: what was measured after it counts."""
+    run = curves.HEALTHY.training.value
+    assert run is not None
+    usual = run.curves[curves.PROB]
+    numbers = {step: value for step, value in zip(usual.steps, usual.values, strict=True) if step not in lost}
+    curve = Curve(steps=tuple(numbers), values=tuple(numbers.values()), nonfinite=lost)
+    run = msgspec.structs.replace(run, curves={**run.curves, curves.PROB: curve})
+    found = judged("DRF007", Facts(training=known(run)))
+    assert found.status == status
+    assert ("NaN" in found.message) == (status != "pass")
+
+
+def test_a_metric_that_is_never_a_number_is_not_called_missing() -> None:
+    nothing = Curve(nonfinite=tuple(range(1, 41)))
+    run = TrainingFacts(num_steps=40, last_step=40, curves={"rollout_corr/rollout_is_mean": nothing})
+    assert "no number at any step" in judged("DRF008", Facts(training=known(run))).message

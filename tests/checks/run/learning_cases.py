@@ -24,6 +24,7 @@ from tests.checks.run.simulated import (
     whitened,
 )
 
+SHUFFLED = "val/reward/shuffled"
 RISING = [0.1 + 0.03 * step + 0.005 * (step % 2) for step in range(30)]
 FLAT = [0.3 + 0.005 * (step % 3) for step in range(30)]
 DROPPING = [0.6 - 0.02 * step + 0.003 * (step % 2) for step in range(30)]
@@ -133,7 +134,23 @@ VAL_FALLS = validated(RISEN, {0: 0.5, 10: 0.4, 20: 0.3, 30: 0.2})
 NEVER_ENDS = simulate(Policy(ends=0.0))
 CUT = simulate(Policy(limit=3, stated=3))
 SOLVED_AT_THE_LIMIT = without_samples(simulate(Policy(), critic__score__mean=[0.5] * 10 + [0.97] * 20))
+BANNED = simulate(Policy(), response_length__min=[3.0] * 15 + [6.0] * 15,
+                  response_length__clip_ratio=[0.8, 0.78, 0.82] * 5 + [1.0] * 15)  # fmt: skip
+FILLS_UP = simulate(Policy(), response_length__min=[3.0] * 15 + [6.0] * 15,
+                    response_length__clip_ratio=[0.4 + 0.04 * step for step in range(15)] + [1.0] * 15)  # fmt: skip
+NO_GROUP = simulate(Policy(advantages=lambda s, n: [0.0 for _ in s]), ("train/zero_advantage_groups",))
+ONE_SIGN = changed(simulate(Policy(advantages=raw)), settings={})
+DISCOUNTED = changed(
+    simulate(Policy(advantages=whitened, estimator="gae"), critic__returns__mean=[0.1] * 30,
+             critic__rewards__mean=[0.2] * 30, response_length__mean=[5.0] * 30),
+    settings={**need(PPO.training).settings, "algorithm.gamma": 0.5})  # fmt: skip
+SHORT = without_samples(simulate(Policy(limit=6, ends=0.1)))
 LONGER = simulate(Policy(), response_length__mean=[3.0 + step for step in range(30)], critic__score__mean=DROPPING)
+
+NO_PROMPT = validated(RISEN, {0: 0.2, 10: 0.7, 30: 0.83}, **{
+    SHUFFLED: at_steps({0: 0.2, 10: 0.7, 30: 0.82})})  # fmt: skip
+TWO_PROMPTS = changed(RISEN, samples=known(tuple(
+    row for step in range(1, 31, 5) for row in saying("4", "7", step=step))))  # fmt: skip
 
 CASES: dict[str, tuple[Facts, Facts]] = {
     "RUN010": (with_nan(GOOD, "critic/score/mean", (12, 13, 14)), GOOD),
@@ -180,6 +197,7 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     ),
     "RUN014": (
         simulate(Policy(reward=always(constant))),
+        NO_GROUP,
         simulate(Policy(), train__zero_advantage_groups=[0.1 + 0.03 * step for step in range(30)],
                  critic__score__mean=[0.1 + 0.03 * step for step in range(30)]),
     ),
@@ -191,6 +209,9 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
         simulate(Policy(advantages=centred, estimator="gae"), ("critic/advantages/std",)),
         simulate(Policy(advantages=raw, estimator="rloo")),
         DR_GRPO,
+        ONE_SIGN,
+        changed(simulate(Policy(advantages=lambda s, n: [-a for a in raw(s, n)])), settings={}),
+        DISCOUNTED,
     ),
     "RUN017": (
         simulate(Policy(), critic__score__mean=[min(0.7, 0.1 + 0.05 * s) - 0.03 * max(0, s - 20) for s in range(30)]),
@@ -206,6 +227,7 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
         parts(RISEN, style=RISING, exact=DROPPING),
         simulate(Policy(reward=always(by_length), limit=20, stated=20, ends=0.9, skill=lambda p: 0.1),
                  critic__score__mean=RISING),
+        NO_PROMPT,
         validated(simulate(Policy(), critic__score__mean=RISING, response_length__mean=[4.0 + s for s in range(30)]),
                   {0: 0.3, 15: 0.3, 30: 0.25}),
     ),
@@ -216,8 +238,10 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
         changed(GOOD, curves={f"val-core/{name}/reward/mean@1": at_steps({0: mean, 10: mean, 20: mean, 30: mean})
                               for name, mean in (("openai/gsm8k", 0.4), ("math", 0.0))}),
     ),
-    "RUN021": (validated(RISEN, {0: 0.3, 10: 0.31, 20: 0.29, 30: 0.3}),),
+    "RUN018": (simulate(Policy(), critic__score__mean=[0.94, 0.96, 0.97, *[0.98] * 27]),),
+    "RUN021": (validated(RISEN, {0: 0.3, 10: 0.31, 20: 0.29, 30: 0.3}), TWO_PROMPTS),
     "RUN022": (
+        BANNED,
         changed(NEVER_ENDS, settings={**need(NEVER_ENDS.training).settings, f"{ROLLOUT}.ignore_eos": True}),
         changed(NEVER_ENDS, settings={**need(NEVER_ENDS.training).settings, f"{ROLLOUT}.min_tokens": 6}),
         Facts(training=known(msgspec.structs.replace(
@@ -249,17 +273,19 @@ OTHER_QUIET: dict[str, tuple[Facts, ...]] = {
     "RUN012": (PPO, simulate(Policy(reward=always(constant)))),
     "RUN013": (ONE_EACH,),
     "RUN014": (ONE_EACH,),
-    "RUN015": (GOOD, simulate(Policy(advantages=centred, estimator="rloo")), simulate(Policy(estimator="opo")),
+    "RUN015": (GOOD, changed(DISCOUNTED, settings={**need(DISCOUNTED.training).settings, "algorithm.gamma": 0.99}),
+               simulate(Policy(advantages=centred, estimator="rloo")), simulate(Policy(estimator="opo")),
                simulate(Policy(reward=always(constant), advantages=whitened, estimator="gae"))),
     "RUN016": (simulate(Policy(steps=10)), FALLING),
     "RUN017": (simulate(Policy(steps=5)), STILL),
     "RUN018": (changed(SATURATED, first_step=11), simulate(Policy(reward=always(constant)))),
-    "RUN019": (STILL, parts(RISEN, format=RISING, exact=RISING)),
+    "RUN019": (STILL, validated(RISEN, {0: 0.2, 10: 0.5, 30: 0.83}, **{SHUFFLED: at_steps({0: 0.2, 10: 0.3, 30: 0.4})}),
+               parts(RISEN, format=RISING, exact=RISING)),
     "RUN020": (GOOD, sources(GOOD, math=RISING)),
     "RUN021": (GOOD, validated(RISEN, {0: 0.98, 10: 0.99, 20: 0.98, 30: 0.98}), validated(RISEN, {0: 0.1, 30: 0.1}),
                validated(STILL, {0: 0.5, 10: 0.4, 20: 0.3, 30: 0.2})),
     "RUN022": (CUT, simulate(Policy(ends=0.0, steps=2)),
-               simulate(Policy(), response_length__min=[3.0] * 15 + [6.0] * 15)),
+               simulate(Policy(), response_length__min=[3.0] * 15 + [6.0] * 15), FILLS_UP),
     "RUN023": (SOLVED_AT_THE_LIMIT, simulate(Policy(limit=20, stated=20, ends=0.9)),),
     "RUN024": (simulate(Policy(), response_length__mean=[3.0 + step for step in range(30)]),
                simulate(Policy(steps=5))),

@@ -63,6 +63,16 @@ CHARGED_NOT = made_run(settings={f"{ACTOR}.kl_loss_coef": -0.001})
 SAME_ROWS = made_run(audit=known(audit(shard_hashes=("c", "c"))))
 FROZEN = made_run(audit=known(audit(parameter_hashes=("a", "b"))))
 RATE_0 = made_run({"actor/lr": [0.0] * 40}, audit=absent("trainer.audit is off"))
+RATE_ENDS = made_run({"actor/lr": [1e-3] * 8 + [0.0] * 32})
+PILED_UP = made_run(
+    {
+        "actor/grad_norm": [0.15 * (1 + 0.15 * step) for step in range(40)],
+        "critic/score/mean": [0.03 + 0.001 * step for step in range(40)],
+    }
+)
+REFERENCE_MOVES = made_run({"actor/kl_loss": [0.006 + 0.002 * (step % 2) for step in range(40)], "actor/loss": None})
+OLD_IS_NEW = made_run({"actor/ppo_kl": [0.0] * 40, "actor/pg_clipfrac": [0.0] * 40})
+HELD_AT_ONCE = made_run({"actor/optimizer_steps": [1.0] * 40})
 SILENT = made_run(outcome="running", total_steps=100, idle_s=known(4000.0))
 DIED = made_run(outcome="failed", total_steps=100, error="rank 1 was killed")
 SLOWER = made_run({"perf/throughput": [3000.0] * 20 + [1500.0] * 20})
@@ -98,9 +108,11 @@ CASES: dict[str, tuple[Facts, Facts]] = {
 
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     "RUN030": (made_run({"actor/ppo_kl": [0.3] * 40, "critic/score/mean": FALLING}),),
-    "RUN036": (CHARGED_NOT,),
+    "RUN032": (PILED_UP,),
+    "RUN036": (CHARGED_NOT, REFERENCE_MOVES),
+    "RUN038": (OLD_IS_NEW, HELD_AT_ONCE),
     "RUN039": (UNMOVED_CRITIC,),
-    "RUN041": (RATE_0,),
+    "RUN041": (RATE_0, RATE_ENDS),
     "RUN050": (DIED,),
     "RUN052": (VALIDATES_OFTEN,),
     "RUN053": (WAITS,),

@@ -147,9 +147,53 @@ def test_answers_that_fill_their_length_and_earn_the_most_do_not_fail() -> None:
 
 
 def test_the_setting_that_keeps_answers_from_ending_is_released() -> None:
-    ignoring, least = made.OTHER_FIRES["RUN022"][:2]
+    ignoring, least = made.OTHER_FIRES["RUN022"][1:3]
     assert judged("RUN022", ignoring).fixes[0].command == "actor_rollout_ref.rollout.ignore_eos=false"
     assert judged("RUN022", least).fixes[0].command == "actor_rollout_ref.rollout.min_tokens=0"
+
+
+def test_answers_that_end_no_more_from_one_step_to_the_next_are_told_with_the_step() -> None:
+    found = judged("RUN022", made.BANNED)
+    assert found.status == "fail"
+    assert found.found == "every answer has 6 tokens, the limit, from step 16 on; up to then 20% ended before it"
+
+
+def test_a_share_at_a_tiny_limit_is_a_finding_only_where_something_else_says_so() -> None:
+    run = need(made.SHORT.training)
+    steps = need(made.GOOD.training).curves["critic/score/mean"].steps
+    logged = {**run.curves, "response/truncated_ratio": Curve(steps=steps, values=(0.9,) * len(steps))}
+    assert judged("RUN023", made.SHORT).status == "info"
+    assert judged("RUN023", made.changed(made.SHORT, curves=logged)).status == "warn"
+    long = {name: Curve(steps=curve.steps, values=tuple(100 * value for value in curve.values))
+            if name in ("response_length/max", "response_length/min") else curve
+            for name, curve in run.curves.items()}  # fmt: skip
+    found = judged("RUN023", made.changed(made.SHORT, curves=long, settings={}))
+    assert found.status == "warn"
+    assert found.fixes[0].command == "data.max_response_length=1200"
+
+
+def test_a_reward_that_does_not_read_the_prompt_fails() -> None:
+    found = judged("RUN019", made.NO_PROMPT)
+    assert found.status == "fail"
+    assert "0.82 of 0.83" in found.found
+    learnt = made.validated(made.RISEN, {0: 0.2, 30: 0.9}, **{made.SHUFFLED: made.at_steps({0: 0.2, 30: 0.84})})
+    assert judged("RUN019", learnt).status == "warn"
+
+
+def test_the_discount_that_hides_the_reward_is_named() -> None:
+    found = judged("RUN015", made.DISCOUNTED)
+    assert found.found.startswith("algorithm.gamma=0.5: the first of 5 tokens is told 6% of the reward")
+    assert found.fixes[0].command == "algorithm.gamma=1"
+
+
+def test_answers_that_are_all_the_same_are_told_in_per_cent() -> None:
+    assert " % would be by chance" in judged("RUN013", made.TWINS).found
+    assert "every advantage is 0 in 30 of 30 steps" in judged("RUN014", made.NO_GROUP).found
+
+
+def test_points_of_validation_are_no_steps() -> None:
+    assert judged("RUN020", made.OTHER_FIRES["RUN020"][2]).found.endswith("in 4 validations")
+    assert judged("RUN020", made.ONE_SOURCE_EMPTY).fixes[0].title.startswith("Score a right answer of code by hand")
 
 
 def test_causes_stand_before_what_follows_from_them() -> None:

@@ -109,7 +109,7 @@ def test_a_published_model_is_judged_more_strictly() -> None:
     broke = {"actor/lr": [2e-3] * 40, "actor/ppo_kl": [0.5] * 40, "critic/score/mean": made.FLAT}
     found = verdict("RUN030", made_run(broke, settings=said))
     assert found.status == "fail"
-    assert found.params == {"override": f"{ACTOR}.optim.lr=1e-06"}
+    assert found.params["override"] == f"{ACTOR}.optim.lr=1e-06"
 
 
 def test_large_steps_without_a_known_rate() -> None:
@@ -135,7 +135,8 @@ def test_steps_that_hardly_move_the_policy() -> None:
     short = {"actor/ppo_kl": [1e-7] * 40, "actor/pg_clipfrac": [0.0] * 40, "actor/lr": [1e-6] * 40}
     found = verdict("RUN030", made_run({**short, "critic/score/mean": made.FLAT}))
     assert found.status == "warn"
-    assert found.params == {"override": f"{ACTOR}.optim.lr=0.001"}
+    assert found.params["override"] == f"{ACTOR}.optim.lr=0.001"
+    assert "since" not in found.params, "nothing is to be taken back"
     assert verdict("RUN030", made_run(dict(short))).status == "pass"
     for changed in ({"actor/optimizer_steps": [1.0] * 40}, {"actor/lr": [1e-3] * 40}):
         assert verdict("RUN030", made_run({**short, **changed, "critic/score/mean": made.FLAT})).status == "pass"
@@ -144,16 +145,17 @@ def test_steps_that_hardly_move_the_policy() -> None:
 def test_many_epochs_are_taken_back_before_the_rate() -> None:
     curves = {"actor/ppo_kl": [0.3] * 40, "critic/score/mean": made.FALLING}
     found = verdict("RUN030", made_run(dict(curves), settings={f"{ACTOR}.ppo_epochs": 20}))
-    assert found.params == {"override": f"{ACTOR}.ppo_epochs=1"}
+    assert found.params["override"] == f"{ACTOR}.ppo_epochs=1"
 
 
 def test_a_clip_of_next_to_nothing_is_named() -> None:
     narrow = {f"{ACTOR}.clip_ratio": 1e-4, f"{ACTOR}.clip_ratio_low": 1e-4, f"{ACTOR}.clip_ratio_high": 1e-4}
     found = verdict("RUN038", made_run({"actor/pg_clipfrac": [0.9] * 40}, settings=narrow))
-    assert found.params == {"override": f"{ACTOR}.clip_ratio=0.2"}
-    assert "a clip of 0.0001" in found.found
+    assert found.params["override"] == f"{ACTOR}.clip_ratio=0.2"
+    assert "since" not in found.params, "steps are not too large"
+    assert "a clip ratio of 0.0001" in found.found
     gspo = {**narrow, f"{ACTOR}.policy_loss.loss_mode": "gspo"}
-    assert "a clip of" not in verdict("RUN038", made_run({"actor/pg_clipfrac": [0.9] * 40}, settings=gspo)).found
+    assert "a clip ratio of" not in verdict("RUN038", made_run({"actor/pg_clipfrac": [0.9] * 40}, settings=gspo)).found
 
 
 def test_a_bonus_that_drowns_the_reward() -> None:
@@ -205,8 +207,8 @@ def test_a_spike_at_the_second_step_is_seen_from_those_after_it() -> None:
 def test_the_spike_names_its_step_and_what_changed() -> None:
     found = verdict("RUN031", made.SPIKE)
     assert "at step 12" in found.found
-    assert any("reward went from" in line for line in found.details)
-    assert found.params == {"override": f"{ACTOR}.grad_clip=1"}
+    assert any("reward went from" in line for line in (found.found, *found.details))
+    assert found.params == {"step": "12", "override": f"{ACTOR}.grad_clip=1"}
 
 
 def test_gradients_that_vanish_and_steps_that_are_skipped() -> None:
@@ -252,8 +254,13 @@ def test_a_kl_that_its_penalty_does_not_hold() -> None:
 def test_borders_of_the_kl() -> None:
     assert verdict("RUN037", made_run({"actor/kl_loss": [0.14] * 40})).status == "pass"
     assert verdict("RUN037", made_run({"actor/kl_loss": [0.3] + [0.05] * 39})).status == "warn"
-    assert verdict("RUN037", made_run({"actor/kl_loss": [0.01 * step for step in range(40)]})).status == "warn"
-    assert verdict("RUN037", made_run({"actor/kl_loss": [-0.2] * 40})).status == "warn"
+    rises = {"actor/kl_loss": [0.01 * step for step in range(40)]}
+    assert verdict("RUN037", made_run(dict(rises))).status == "info", "a weight of 0.001 lets the policy learn"
+    assert verdict("RUN037", made_run(dict(rises), settings={f"{ACTOR}.kl_loss_coef": 0.1})).status == "warn"
+    assert verdict("RUN037", made_run({**rises, "critic/score/mean": made.FLAT})).status == "warn"
+    negative = {"actor/kl_loss": [-0.2] * 40}
+    assert verdict("RUN037", made_run(dict(negative))).status == "info", "a larger weight would push harder"
+    assert verdict("RUN036", made_run(dict(negative))).status == "fail"
     no_kl = made_run({"actor/kl_loss": None}, settings={f"{ACTOR}.use_kl_loss": False})
     assert verdict("RUN037", no_kl).status == "skip"
 

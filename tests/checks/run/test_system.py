@@ -68,8 +68,10 @@ def test_weights_that_stay() -> None:
     assert verdict("RUN041", made.RATE_0).status == "fail"
     warming = made_run({"actor/lr": [0.0] * 4}, settings={"trainer.critic_warmup": 10}, audit=UNAUDITED, steps=4)
     assert verdict("RUN041", warming).status == "pass"
-    exact = made_run({"actor/ppo_kl": [0.0] * 40, "actor/pg_clipfrac": [0.0] * 40}, audit=UNAUDITED)
-    assert verdict("RUN041", exact).status == "fail"
+    zero = {"actor/ppo_kl": [0.0] * 40, "actor/pg_clipfrac": [0.0] * 40}
+    still = {**zero, "actor/entropy": [2.9] * 40, "critic/score/mean": made.FLAT}
+    assert verdict("RUN041", made_run(still, audit=UNAUDITED)).status == "fail"
+    assert verdict("RUN041", made_run(zero, audit=UNAUDITED)).status == "pass", "reward and entropy moved"
     once = {"actor/ppo_kl": [0.0] * 40, "actor/pg_clipfrac": [0.0] * 40, "actor/optimizer_steps": [1.0] * 40}
     assert verdict("RUN041", made_run(once, audit=UNAUDITED)).status == "unknown"
 
@@ -77,6 +79,27 @@ def test_weights_that_stay() -> None:
 def test_a_rate_that_rounds_to_nothing() -> None:
     assert verdict("RUN041", made_run({"actor/lr": [1e-14] * 40}, audit=UNAUDITED)).status == "fail"
     assert verdict("RUN041", made_run({"actor/lr": [1e-8] * 40}, audit=UNAUDITED)).status == "pass"
+
+
+def test_a_schedule_that_ends_before_the_run() -> None:
+    ends = {"actor/lr": [1e-3] * 8 + [0.0] * 32}
+    found = verdict("RUN041", made_run(dict(ends)))
+    assert found.status == "fail"
+    assert "from step 9 on, in 32 of 40 steps" in found.found
+    assert found.params["override"].endswith("lr_scheduler_type=constant")
+    assert verdict("RUN041", made_run({"actor/lr": [1e-3] * 37 + [0.0] * 3})).status == "pass"
+
+
+def test_steps_that_bfloat16_rounds_away() -> None:
+    said = {"actor_rollout_ref.actor.fsdp_config.model_dtype": "bfloat16"}
+    tiny = {"actor/lr": [1e-5] * 40, "actor/ppo_kl": [1e-6] * 40, "actor/pg_clipfrac": [0.0] * 40}
+    flat = {**tiny, "critic/score/mean": made.FLAT}
+    found = verdict("RUN041", made_run(dict(flat), settings=said))
+    assert found.status == "warn"
+    assert found.params["override"].endswith("model_dtype=float32")
+    assert verdict("RUN030", made_run(dict(flat), settings=said)).status == "pass", "told once"
+    assert verdict("RUN030", made_run(dict(flat))).status == "warn"
+    assert verdict("RUN041", made_run(dict(tiny), settings=said)).status == "pass", "it learns all the same"
 
 
 def test_weights_need_not_change_where_no_step_was_taken() -> None:
