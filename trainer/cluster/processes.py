@@ -197,7 +197,9 @@ def cause_of_death(said: str, status: int | None, new_oom_kills: int) -> str:
     """
     if "OutOfMemory" in said or "running low on memory" in said:
         return "was ended by Ray, as its node ran low on memory"
-    if "SIGTERM" in said:
+    # What the kernel says comes first: of a process that dies by itself, Ray may know only the SIGTERM that followed.
+    killed = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGTERM
+    if "SIGTERM" in said and not killed:
         return "was ended by SIGTERM"
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

@@ -26,6 +26,8 @@ EOF = "Worker unexpectedly exits with a connection error code 2. End of file. (1
         (EOF, 11, 1, "was killed by SIGSEGV"),
         (EOF, 3 << 8, 0, "exited with code 3"),
         ("Worker exits with an exit code 1. The process receives a SIGTERM.", 0, 0, "was ended by SIGTERM"),
+        ("The process receives a SIGTERM.", 15, 0, "was ended by SIGTERM"),
+        ("The process receives a SIGTERM.", 11, 0, "was killed by SIGSEGV"),
         ("Worker exits with an exit code 4.", None, 0, "exited with code 4"),
         ("ray.exceptions.OutOfMemoryError: …", 9, 0, "was ended by Ray, as its node ran low on memory"),
         (EOF, None, 1, "ended without a word, and the kernel has killed a process as memory ran out"),
