@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -117,6 +118,9 @@ def _watched(request: RunRequest) -> int:
         raise UserError("--watch: give the RUN_DIR of a run")
     report = request.report
     limits = (request.interval_s, request.stall_s, request.start_timeout_s, report.timeout_s)
+    for option, value in zip(("--interval", "--stall-s", "--start-timeout", "--timeout"), limits, strict=True):
+        if value is not None and not math.isfinite(value):
+            raise UserError(f"{option} {value}: it would be waited for ever; give a number of seconds")
     return Watch(request.target, report, *limits).follow()
 
 

@@ -163,3 +163,12 @@ def test_a_stack_of_this_process_comes_from_its_handler(tmp_path: Path) -> None:
     assert "test_a_stack_of_this_process" in text
     assert "an earlier dump" not in text
     assert threading.active_count() >= 1
+
+
+@pytest.mark.parametrize("option", ["--stall-s", "--interval", "--start-timeout", "--timeout"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_wait_without_an_end_is_refused(tmp_path: Path, option: str, value: str) -> None:
+    done = rlcheck("run", tmp_path / "run", "--watch", option, value)
+    assert done.code == 2
+    assert "seconds" in done.err.lower() or "range" in done.err
+    assert "Traceback" not in done.err

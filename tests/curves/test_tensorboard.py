@@ -130,6 +130,7 @@ def test_random_bytes_never_raise_anything_else(tmp_path: Path) -> None:
     whole = write.start(1.0) + b"".join(
         write.record(write.event(1.0, step, write.scalar(f"m{place}", step))) for step in range(9) for place in range(4)
     )
+    refused = 0
     for _ in range(150):
         damaged = bytearray(whole)
         for _ in range(rng.randint(1, 6)):
@@ -138,7 +139,8 @@ def test_random_bytes_never_raise_anything_else(tmp_path: Path) -> None:
         try:
             read(path)
         except CurveError:
-            continue
+            refused += 1
+    assert refused < 150, "damage in the middle leaves what can be read"
 
 
 def test_files_of_a_run_that_went_on_are_joined(tmp_path: Path) -> None:
