@@ -18,7 +18,7 @@ _ID = re.compile(r"[A-Z]{3}\d{3}")
 class Evidence(Struct, frozen=True):
     """One thing that the verdict rests on.
 
-    `fact` is the path in the facts document, `value` what stood there, `source` the file, command or API that said so.
+    `fact` is the path in the facts document, `value` what was there, `source` the file, command or API that said so.
     """
 
     fact: str
@@ -29,46 +29,50 @@ class Evidence(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """What a check concludes.
 
-    `message` is one sentence; for a problem it reads "expected X, found Y". `details` are further lines, one a case.
-    `params` fill the `{{name}}` places of the playbook's fixes.
+    `message` is one sentence; for a problem it reads "expected X, found Y". `headline` names the failure where one
+    check finds several kinds of it ("" for the check's own `problem`). `details` are further lines, one a case.
+    `params` fill the `{{name}}` places of the playbook's fixes. `why` is what follows from this kind of failure ("" for
+    what follows from all of them: the first sentence of *Why it matters*).
     """
 
     status: Status
     message: str
+    headline: str = ""
     expected: str = ""
     found: str = ""
     details: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     params: dict[str, str] = {}
+    why: str = ""
 
 
 def passed(message: str, **more: Any) -> Verdict:
-    """What was looked for is as it should be."""
+    """Say that all is as it should be."""
     return Verdict(status="pass", message=message, **more)
 
 
 def info(message: str, **more: Any) -> Verdict:
-    """Worth knowing, nothing to mend."""
+    """Report what is worth knowing and needs no fix."""
     return Verdict(status="info", message=message, **more)
 
 
 def skip(reason: str) -> Verdict:
-    """The check does not apply to this machine."""
+    """Say that the check does not apply to this machine."""
     return Verdict(status="skip", message=reason)
 
 
 def unknown(reason: str) -> Verdict:
-    """The check applies, but could not be made."""
+    """Say that the check applies and could not run."""
     return Verdict(status="unknown", message=reason)
 
 
 def warn(expected: str, found: str, **more: Any) -> Verdict:
-    """Something will be slow, fragile or wrong in some runs."""
+    """Report what will be slow, fragile or wrong in some runs."""
     return _problem("warn", expected, found, more)
 
 
 def fail(expected: str, found: str, **more: Any) -> Verdict:
-    """A run will stop, or compute the wrong thing."""
+    """Report what will stop a run or make it compute the wrong thing."""
     return _problem("fail", expected, found, more)
 
 
@@ -78,7 +82,7 @@ def _problem(status: Status, expected: str, found: str, more: dict[str, Any]) ->
 
 
 def evidence(fact: str, value: object, source: str = "") -> Evidence:
-    """Evidence with any value, shown as text."""
+    """Return evidence with any value, shown as text."""
     return Evidence(fact=fact, value=str(value), source=source)
 
 
@@ -86,8 +90,10 @@ def evidence(fact: str, value: object, source: str = "") -> Evidence:
 class Check:
     """A check as the engine runs it.
 
-    `needs` are dotted paths into `Facts`; when one is missing the check is skipped (absent) or unknown (could not
-    look). `caused_by` names checks whose failure explains this one's, so that they are mended first.
+    `title` is the rule, which reads alone; `problem` is the sentence that heads a finding when the rule is broken, ""
+    where the playbook's title is that sentence already. `needs` are dotted paths into `Facts`; when one is missing the
+    check is skipped (absent) or unknown (could not look). `caused_by` names checks whose failure explains this one's,
+    so that they are fixed first.
     """
 
     id: str
@@ -96,6 +102,7 @@ class Check:
     playbook: str
     caused_by: tuple[str, ...]
     judge: Callable[[Facts], Verdict]
+    problem: str = ""
 
     @property
     def family(self) -> str:
@@ -115,9 +122,9 @@ class Check:
 
 
 def check(
-    id: str, title: str, *, needs: Iterable[str], playbook: str, caused_by: Iterable[str] = ()
+    id: str, title: str, *, needs: Iterable[str], playbook: str, caused_by: Iterable[str] = (), problem: str = ""
 ) -> Callable[[Callable[[Facts], Verdict]], Check]:
-    """Make a check of a pure function.
+    """Make a check of a pure function; see `Check` for the arguments.
 
     Raises:
         ValueError: the ID is not three capitals and three digits.
@@ -126,12 +133,17 @@ def check(
         raise ValueError(f"check ID {id!r} is not like SYS001")
 
     def wrap(judge: Callable[[Facts], Verdict]) -> Check:
-        return Check(id, title, tuple(needs), playbook, tuple(caused_by), judge)
+        return Check(id, title, tuple(needs), playbook, tuple(caused_by), judge, problem)
 
     return wrap
 
 
-def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
-    """Every check defined in `modules`, in order of ID."""
-    found = {value.id: value for module in modules for value in vars(module).values() if isinstance(value, Check)}
+def checks_in(*modules: ModuleType, family: str = "") -> tuple[Check, ...]:
+    """Return every check in `modules` (of one family, when it is named), in order of ID."""
+    found = {
+        value.id: value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Check) and family in ("", value.family)
+    }
     return tuple(found[id] for id in sorted(found))

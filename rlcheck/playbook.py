@@ -1,4 +1,4 @@
-"""Playbooks: what a problem is, how to be sure, how to mend it. Read from `playbooks/*.md`, never written."""
+"""Playbooks: what a problem is, how to verify it, how to fix it. Read from `playbooks/*.md`, never written."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from playbooks import DIRECTORY
 from rlcheck.facts.base import Struct
-from rlcheck.report.model import Fix
+from rlcheck.finding import Fix
 
+_PACKAGED = Path(__file__).resolve().parent / "playbooks"
+DIRECTORY = _PACKAGED if _PACKAGED.is_dir() else _PACKAGED.parents[1] / "playbooks"
+"""The doctor's own playbooks: inside the package where it was installed from a wheel, beside it in a checkout."""
 _PARAMETER = re.compile(r"\{\{(\w+)\}\}")
 _QUOTES = re.compile(r"""\\.|(?:(?<=\s)|^)\#[^\n]*|'[^']*'|"(?:[^"\\]|\\.)*"|(['"])""", re.S)
 _NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./-]+", re.A)
@@ -35,15 +37,18 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     """A fix before its parameters are filled in; `{{name}}` in `command` stands for one.
 
     A fix of kind `config` may name the `field` of a run that it sets (`rollout.gpu_memory_utilization`) and its
-    `value`; with the run's config at hand, its command becomes that framework's own override.
+    `value`; with the run's config at hand, its command becomes that framework's own override. A command of kind `look`
+    changes nothing. An unsafe fix says either what it `destroys` or, where it destroys nothing, what the reader should
+    know first (`caution`, which follows "safe by itself, but").
     """
 
     title: str
-    kind: Literal["env", "config", "package", "shell", "advice"]
+    kind: Literal["env", "config", "package", "shell", "look", "advice"]
     safety: Literal["safe", "unsafe"]
     needs_root: bool = False
     command: str = ""
     destroys: str = ""
+    caution: str = ""
     field: str = ""
     value: str = ""
 
@@ -104,6 +109,11 @@ class Playbook(Struct, frozen=True, forbid_unknown_fields=True):
     sources: tuple[Source, ...] = ()
     basis: Literal["sourced", "general"] = "sourced"
     body: str = ""
+
+    def section(self, heading: str) -> str:
+        """Return the text below `## heading` in the body, "" where the body does not have it."""
+        found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", self.body, re.M | re.S)
+        return found.group(1).strip() if found else ""
 
 
 class Library:
@@ -185,6 +195,7 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
         needs_root=recipe.needs_root,
         command=command.strip(),
         destroys=_in_words(recipe.destroys, params),
+        caution=_in_words(recipe.caution, params),
         complete=complete and all(name in params for name in _PARAMETER.findall(recipe.title)),
     )
 
@@ -198,5 +209,6 @@ def _can_stand(value: str, before: str) -> bool:
     if _NEEDS_NO_QUOTES.fullmatch(value):
         return True
     # Inside of quotes or a here document, quotes of our own would close the outer ones instead of protecting.
-    inside = "<<" in before or any(match.group(1) for match in _QUOTES.finditer(before))
+    # Between backticks, a backtick of the value ends the substitution whatever quotes are around it.
+    inside = "<<" in before or "`" in before or any(match.group(1) for match in _QUOTES.finditer(before))
     return value.isprintable() and not inside

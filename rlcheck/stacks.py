@@ -57,7 +57,7 @@ def absent(run_dir: Path, found: tuple[Member, ...]) -> tuple[str, ...]:
 
 
 def stack(member: Member) -> str:
-    """Where its threads are, as well as can be told."""
+    """Where its threads are, as well as known."""
     if member.stacks is not None and (text := _dumped(member.pid, member.stacks)):
         return text
     return _by_py_spy(member.pid) or _by_kernel(member.pid)

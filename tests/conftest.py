@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import resource
 import select
 import signal
 import struct
@@ -15,13 +16,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-from rlcheck.probes.context import ProbeContext
+from rlcheck.measure.machine.context import ProbeContext
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN_SOURCE = ROOT / "tests" / "fixtures" / "plugin"
+# Parts of tests/ that start Ray, engines, ranks or machines, or that measure time: of each group one worker runs all.
+SERIAL = {
+    "machines": (
+        "core/test_context", "core/test_gather", "core/test_process", "measure/cluster", "measure/collectives",
+        "measure/drift", "measure/machine/test_nvidia", "measure/rollout", "multinode", "preflight", "slurm",
+        "tools/test_slurm_script",
+    ),
+    "runs": ("trainer/cli/test_app", "trainer/controller", "trainer/end_to_end", "trainer/measure"),
+    "failures": ("trainer/cluster", "trainer/failures", "trainer/rewards", "trainer/workers"),
+}  # fmt: skip
+IMPORT_PATH = os.pathsep.join((str(ROOT), str(ROOT / "trainer")))
+"""Where `rlcheck`, `tests` and `rltrain` are."""
 # A test must not depend on who runs it: only these variables come through.
 KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "COVERAGE_PROCESS_START")
 
@@ -31,10 +46,27 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(_number, lambda _number, _frame: None)
 
 
+class GroupScheduling(LoadScopeScheduling):
+    """Tests of a group stay in one worker, all others file by file.
+
+    Not `--dist loadgroup`: xdist 3.8 writes groups into a field of items that pytest 9.2 no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        place = nodeid.partition("::")[0].removeprefix("tests/")
+        return next((group for group, parts in SERIAL.items() if place.startswith(parts)), place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    """Have xdist use the groups."""
+    return GroupScheduling(config, log)
+
+
 def base_environ(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """A plain environment in which `python -m rlcheck` runs from any directory; None in `extra` removes a variable."""
     environ = {name: os.environ[name] for name in KEPT if name in os.environ}
-    environ |= {"LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    environ |= {"LANG": "C.UTF-8", "PYTHONPATH": IMPORT_PATH, "TERM": "xterm-256color"}
     for name, value in (extra or {}).items():
         if value is None:
             environ.pop(name, None)
@@ -51,6 +83,8 @@ class Done:
     out: str
     err: str
     seconds: float
+    cpu_s: float = 0.0
+    """Processor time, where it was measured: another test beside it does not count."""
 
     @property
     def error_line(self) -> str:
@@ -69,7 +103,7 @@ def rlcheck(
     timeout: float = 60,
 ) -> Done:
     """Run the command as a user would and wait for it."""
-    started = time.monotonic()
+    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "rlcheck", *map(str, arguments)],
         env=base_environ(env),
@@ -79,12 +113,14 @@ def rlcheck(
         timeout=timeout,
         check=False,
     )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert b"Traceback" not in done.stderr, done.stderr.decode("utf-8", "replace")
     return Done(
         done.returncode,
         done.stdout.decode("utf-8", "replace"),
         done.stderr.decode("utf-8", "replace"),
         time.monotonic() - started,
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
     )
 
 
@@ -192,4 +228,4 @@ def plugin_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def acme(plugin_site: Path) -> dict[str, str | None]:
     """Variables with which the command finds the sample plug-in."""
-    return {"PYTHONPATH": f"{ROOT}{os.pathsep}{plugin_site}"}
+    return {"PYTHONPATH": f"{IMPORT_PATH}{os.pathsep}{plugin_site}"}

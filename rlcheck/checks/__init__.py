@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+import pkgutil
 from functools import cache
 from importlib import import_module
 
-from rlcheck.check import Check
-
-FAMILIES: dict[str, str] = {
-    "SYS": "System",
-    "ENV": "Python and packages",
-    "GPU": "GPUs and driver",
-    "NET": "Network",
-    "NCL": "NCCL settings",
-    "RAY": "Ray",
-    "HFC": "Hugging Face cache",
-    "CFG": "Run config",
-    "DAT": "Data",
-    "MEM": "Memory",
-    "ROL": "Rollout engine",
-    "DRF": "Rollout against training",
-    "RUN": "Health of a run",
-}
+from rlcheck.check import Check, checks_in
+from rlcheck.families import FAMILIES
 
 
 @cache
 def family_checks(family: str) -> tuple[Check, ...]:
-    """The checks of one family, in order of ID. Families are imported only when asked for."""
-    return import_module(f"rlcheck.checks.{family.lower()}").CHECKS
+    """Return the checks of one family, found in the module of its topic or in those of its package, in order of ID.
+
+    Families are imported only when asked for.
+    """
+    topic = import_module(f"rlcheck.checks.{FAMILIES[family].topic}")
+    names = sorted(module.name for module in pkgutil.iter_modules(getattr(topic, "__path__", ())))
+    return checks_in(topic, *(import_module(f"{topic.__name__}.{name}") for name in names), family=family)
 
 
 def builtin_checks() -> tuple[Check, ...]:
-    """All checks that come with the doctor."""
+    """Return all checks that come with the doctor."""
     return tuple(check for family in FAMILIES for check in family_checks(family))

@@ -8,20 +8,15 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rlcheck import __version__
-from rlcheck.cli import options as opt
-from rlcheck.cli import run_commands
-from rlcheck.cli.preflight_command import preflight
-from rlcheck.errors import UserError
+from rlcheck.cli.declare import command
+from rlcheck.cli.requests import configs, machines, records
+from rlcheck.errors import DOCTOR_FAILED, INTERRUPTED, USAGE_ERROR, UserError
 
-USAGE_ERROR = 2
-DOCTOR_FAILED = 3
-INTERRUPTED = 130
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _ERROR_LIMIT = 1000
 
@@ -51,198 +46,27 @@ def _root(
     """A doctor for LLM reinforcement-learning training: finds what will stop a run, and names the fix."""
 
 
-@app.command()
-def env(
-    format: opt.FormatOption = opt.Format.TEXT,
-    output: opt.OutputOption = None,
-    strict: opt.StrictOption = False,
-    ignore: opt.IgnoreOption = None,
-    select: opt.SelectOption = None,
-    timeout: opt.TimeoutOption = None,
-    facts: opt.FactsOption = None,
-    hosts: opt.HostsOption = "",
-    python: opt.PythonOption = "",
-    deep: opt.DeepOption = False,
-    fix: opt.FixOption = False,
-    dry_run: opt.DryRunOption = False,
-    yes: opt.YesOption = False,
-    verbose: opt.VerboseOption = False,
-    ascii_only: opt.AsciiOption = False,
-) -> None:
-    """Examine this machine: Python and packages, GPUs and driver, network, NCCL, limits, caches, Ray."""
-    from rlcheck.cli.env import EnvRequest, run_env
+COMMANDS: dict[str, type[Any]] = {
+    "env": machines.EnvRequest,
+    "ray": machines.RayRequest,
+    "nccl": machines.NcclRequest,
+    "config": configs.ConfigRequest,
+    "memory-profile": configs.ProfileRequest,
+    "data": configs.DataRequest,
+    "rollout": configs.RolloutRequest,
+    "drift": configs.DriftRequest,
+    "run": records.RunRequest,
+    "preflight": configs.PreflightRequest,
+    "diagnose": records.DiagnoseRequest,
+    "collect": machines.CollectRequest,
+    "merge": machines.MergeRequest,
+    "explain": records.ExplainRequest,
+    "list": records.ListRequest,
+}
+"""Each command and what it can be asked; `rlcheck.cli.NAME`, which has its `run`, is imported when it runs."""
 
-    request = EnvRequest(
-        format=format,
-        output=output,
-        strict=strict,
-        ignore=tuple(ignore or ()),
-        select=tuple(select or ()),
-        timeout_s=timeout,
-        facts=facts,
-        hosts=hosts,
-        python=python,
-        deep=deep,
-        fix=fix,
-        dry_run=dry_run,
-        yes=yes,
-        verbose=verbose,
-        ascii_only=ascii_only,
-    )
-    raise typer.Exit(run_env(request))
-
-
-@app.command()
-def ray(
-    head_ip: opt.HeadOption = "",
-    port: opt.PortOption = None,
-    hosts: opt.HostsOption = "",
-    nodes: opt.WantedNodesOption = 0,
-    gpus_per_node: opt.WantedGpusOption = 0,
-    client: opt.ClientOption = False,
-    dashboard: opt.DashboardOption = False,
-    start_help: opt.StartHelpOption = False,
-    format: opt.FormatOption = opt.Format.TEXT,
-    output: opt.OutputOption = None,
-    record: opt.RecordOption = None,
-    facts: opt.FactsOption = None,
-    strict: opt.StrictOption = False,
-    ignore: opt.IgnoreOption = None,
-    select: opt.SelectOption = None,
-    timeout: opt.TimeoutOption = None,
-    python: opt.PythonOption = "",
-    verbose: opt.VerboseOption = False,
-    ascii_only: opt.AsciiOption = False,
-) -> None:
-    """Examine a Ray cluster: the way to its head, layer by layer, and what every node sees of the others."""
-    from rlcheck.cli.active import ReportRequest
-    from rlcheck.cli.ray import RayRequest, run_ray
-
-    ids = (tuple(ignore or ()), tuple(select or ()))
-    report = ReportRequest(format, output, strict, *ids, timeout, facts, record, python, verbose, ascii_only)
-    request = RayRequest(report, head_ip, port, client, dashboard, hosts, nodes, gpus_per_node, start_help)
-    raise typer.Exit(run_ray(request))
-
-
-@app.command()
-def nccl(
-    head_ip: opt.MeasuredHeadOption = "",
-    port: opt.PortOption = None,
-    hosts: opt.HostsOption = "",
-    backend: opt.BackendOption = opt.Backend.AUTO,
-    quick: opt.QuickOption = False,
-    max_size: opt.MaxSizeOption = "",
-    ranks_per_node: opt.RanksOption = 0,
-    pairs: opt.PairsOption = opt.Pairs.AUTO,
-    step_timeout: opt.StepTimeoutOption = 30.0,
-    plot: opt.PlotOption = None,
-    format: opt.FormatOption = opt.Format.TEXT,
-    output: opt.OutputOption = None,
-    record: opt.RecordOption = None,
-    facts: opt.FactsOption = None,
-    strict: opt.StrictOption = False,
-    ignore: opt.IgnoreOption = None,
-    select: opt.SelectOption = None,
-    timeout: opt.TimeoutOption = None,
-    python: opt.PythonOption = "",
-    verbose: opt.VerboseOption = False,
-    ascii_only: opt.AsciiOption = False,
-) -> None:
-    """Run real collectives: alone, over a Ray cluster or --hosts, under torchrun or srun; name who is odd."""
-    from rlcheck.cli.active import ReportRequest
-    from rlcheck.cli.nccl import NcclRequest, run_nccl
-
-    ids = (tuple(ignore or ()), tuple(select or ()))
-    report = ReportRequest(format, output, strict, *ids, timeout, facts, record, python, verbose, ascii_only)
-    sizes = (backend.value, quick, max_size, ranks_per_node, pairs.value, step_timeout)
-    raise typer.Exit(run_nccl(NcclRequest(report, head_ip, port, hosts, *sizes, plot)))
-
-
-app.command()(run_commands.config)
-app.command("memory-profile")(run_commands.memory_profile)
-app.command()(run_commands.data)
-app.command()(run_commands.rollout)
-app.command()(run_commands.drift)
-app.command()(run_commands.run)
-app.command()(preflight)
-
-
-@app.command()
-def diagnose(
-    words: opt.LogsArgument = None,
-    follow: opt.FollowOption = False,
-    everything: opt.AllOption = False,
-    facts: opt.ConfirmFactsOption = None,
-    here: opt.HereOption = False,
-    config: opt.FixConfigOption = "",
-    framework: opt.FrameworkOption = "auto",
-    format: opt.FormatOption = opt.Format.TEXT,
-    output: opt.OutputOption = None,
-    strict: opt.StrictWarningsOption = False,
-    ignore: opt.WaiveOption = None,
-    select: opt.WantedOption = None,
-    timeout: opt.SilenceOption = None,
-    verbose: opt.FullOption = False,
-    ascii_only: opt.AsciiOption = False,
-) -> None:
-    """Read logs or a traceback: what failed first, how sure that is, how to verify it, and the fix to type."""
-    from rlcheck.cli.diagnose import DiagnoseRequest, run_diagnose
-
-    ids = (tuple(ignore or ()), tuple(select or ()))
-    what = (tuple(words or ()), follow, everything, facts, here, config, framework)
-    raise typer.Exit(run_diagnose(DiagnoseRequest(*what, format, output, strict, *ids, timeout, verbose, ascii_only)))
-
-
-@app.command()
-def collect(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; standard output without it.")
-    ] = None,
-    timeout: opt.TimeoutOption = None,
-    python: opt.PythonOption = "",
-    deep: opt.DeepOption = False,
-    hosts: opt.HostsOption = "",
-) -> None:
-    """Record the facts of this machine, or of many, as JSON without secrets, to be judged with --facts."""
-    from rlcheck.cli.collect import run_collect
-
-    raise typer.Exit(run_collect(output, timeout, python, deep, hosts))
-
-
-@app.command()
-def merge(
-    files: Annotated[list[Path], typer.Argument(help="Facts files of several nodes.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; standard output without it.")
-    ] = None,
-) -> None:
-    """Put the facts files of several nodes into one."""
-    from rlcheck.cli.collect import run_merge
-
-    raise typer.Exit(run_merge(files, output))
-
-
-@app.command()
-def explain(
-    name: Annotated[str, typer.Argument(metavar="ID", help="A check (SYS001) or a playbook (shm-too-small).")],
-    ascii_only: opt.AsciiOption = False,
-) -> None:
-    """Show a check or a playbook in full: what happens, why, how to be sure, how to mend it."""
-    from rlcheck.cli.explain import run_explain
-
-    raise typer.Exit(run_explain(name, ascii_only))
-
-
-@app.command("list")
-def list_command(
-    format: opt.FormatOption = opt.Format.TEXT,
-    select: opt.SelectOption = None,
-    playbooks: opt.PlaybooksOption = False,
-) -> None:
-    """List every check with its family, the facts that it needs and its playbook; or every playbook."""
-    from rlcheck.cli.explain import run_list
-
-    raise typer.Exit(run_list(format, tuple(select or ()), playbooks))
+for name, request in COMMANDS.items():
+    app.command(name)(command(request, f"rlcheck.cli.{name.replace('-', '_')}"))
 
 
 def main() -> None:
@@ -257,7 +81,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _end("rlcheck: interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone (`rlcheck env | head`): nothing left to tell anybody.
+        # The reader of our output has gone (`rlcheck env | head`): nothing is left to say.
         _give_up_output()
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:

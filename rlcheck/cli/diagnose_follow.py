@@ -9,17 +9,17 @@ from typing import TextIO
 
 import msgspec
 
-from rlcheck.cli.diagnose import Consultation
+from rlcheck.cli.consultation import Consultation
 from rlcheck.diagnose.follow import APPEAR, follow
 from rlcheck.diagnose.model import CondensedLog
 from rlcheck.errors import UserError
 from rlcheck.redact import redact
-from rlcheck.report.diagnosis import DiagnosisReport
-from rlcheck.report.diagnosis_text import render_end, render_news, render_text
+from rlcheck.report.diagnosis.report import DiagnosisReport
+from rlcheck.report.diagnosis.text import render_end, render_news, render_text
 from rlcheck.report.wording import clean, cleaned
 
 
-def run_follow(consultation: Consultation) -> int:
+def follow_log(consultation: Consultation) -> int:
     """Print each new diagnosis as it appears, until the log ends, falls silent, or Ctrl-C; returns the exit code.
 
     Raises:

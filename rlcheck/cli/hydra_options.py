@@ -6,20 +6,23 @@ import os
 import re
 import shlex
 
+from rlcheck.cli.requests.configs import SourceRequest
+
 _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/]*=.*", re.S)
 
 
-def named(config: str, overrides: tuple[str, ...], name: str, path: str) -> tuple[str, tuple[str, ...]]:
-    """CONFIG and overrides, for a config that is named by Hydra's `--config-name` as a line that would start it.
+def named(source: SourceRequest) -> tuple[str, tuple[str, ...]]:
+    """Return CONFIG and overrides, for a config that is named by Hydra's `--config-name` as a line that would start it.
 
     CONFIG is an override then: `rlcheck config --config-name ppo_trainer a=b`.
     """
+    config, name, path = source.config, source.config_name, source.config_path
     if not name and not path:
-        return config, overrides
+        return config, source.overrides
     words = ["python", "-m", "verl.trainer.main_ppo"]
     words += [f"--config-path={os.path.abspath(path)}"] if path else []
     words += [f"--config-name={name}"] if name else []
-    return shlex.join(words), (*((config,) if config else ()), *overrides)
+    return shlex.join(words), (*((config,) if config else ()), *source.overrides)
 
 
 def sorted_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from rlcheck.cli.requests.report import Format, ReportRequest
+from rlcheck.cli.waiting import clear_line
 from rlcheck.errors import UserError
+from rlcheck.finding import Report
+from rlcheck.redact import redact
+from rlcheck.report.render import render
 
 
 def put(write: Callable[[TextIO], None], output: Path | None, *, utf8: bool) -> None:
@@ -38,6 +43,21 @@ def put(write: Callable[[TextIO], None], output: Path | None, *, utf8: bool) -> 
             write(file)
     except OSError as error:
         raise UserError(f"--output {output}: {error.strerror or error}") from None
+
+
+def show(report: Report, request: ReportRequest) -> None:
+    """Print or write the report, secrets removed.
+
+    Raises:
+        UserError: the output file cannot be written.
+    """
+    clear_line()
+    clean = redact(report, Report, os.environ)
+    put(
+        lambda out: render(clean, request.format.value, out, verbose=request.verbose, ascii_only=request.ascii_only),
+        request.output,
+        utf8=request.format is not Format.TEXT,
+    )
 
 
 def _write_utf8(stream: object) -> None:

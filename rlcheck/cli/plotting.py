@@ -6,7 +6,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlcheck.cli.app import UserError
+from rlcheck.errors import UserError
 
 
 def require_plottable(path: Path) -> None:

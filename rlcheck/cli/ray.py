@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 
 import msgspec
 
-from rlcheck.cli.active import ReportRequest, Waiting, judge_and_show, own_facts, recorded
-from rlcheck.cli.app import UserError
-from rlcheck.cli.env import interpreter, make_context
-from rlcheck.cluster.boards import (
+from rlcheck.cli.facts_files import recorded
+from rlcheck.cli.front_door import begin
+from rlcheck.cli.interpreter import interpreter, make_context
+from rlcheck.cli.requests.machines import RayRequest
+from rlcheck.cli.waiting import Waiting
+from rlcheck.errors import UserError
+from rlcheck.facts.base import known
+from rlcheck.facts.document import Facts
+from rlcheck.facts.hygiene import made_safe
+from rlcheck.facts.reach import WantedRun
+from rlcheck.measure.cluster.boards import (
     DEFAULT_PORT,
     Also,
     is_client_address,
@@ -20,53 +26,33 @@ from rlcheck.cluster.boards import (
     reach_of,
     survey_ray,
 )
-from rlcheck.facts.base import known
-from rlcheck.facts.document import Facts
-from rlcheck.facts.hygiene import made_safe
-from rlcheck.facts.reach import WantedRun
-from rlcheck.probes.context import ProbeContext
+from rlcheck.measure.machine.context import ProbeContext
 
-FAMILIES = ("RAY",)
 _SECTIONS = ("platform", "environ", "python", "ray", "network", "system")  # for the measurements and --start-help
 _SURVEY_S = 8.0
 _WHOLE_S = 28.0
 """All of this, however broken the network is: it is what somebody in front of a terminal still waits for."""
 
 
-@dataclass(frozen=True)
-class RayRequest:
-    """The options of one call, as in `rlcheck ray --help`."""
-
-    report: ReportRequest
-    head_ip: str = ""
-    port: int | None = None
-    client: bool = False
-    dashboard: bool = False
-    hosts: str = ""
-    nodes: int = 0
-    gpus_per_node: int = 0
-    start_help: bool = False
-
-
-def run_ray(request: RayRequest) -> int:
+def run(request: RayRequest) -> int:
     """Run the command and return its exit code.
 
     Raises:
         UserError: no head is known, or options that do not go together.
     """
-    started = time.perf_counter()
     if request.hosts and (request.nodes or request.gpus_per_node):
         raise UserError("--nodes and --gpus-per-node ask a Ray cluster whether a run fits; give --head-ip, not --hosts")
+    examination = begin(request.report, "ray")
     if request.report.facts is not None:
         nodes = recorded(request.report.facts)
         if all(facts.reach.value is None and facts.cluster.value is None for facts in nodes):
             raise UserError(f"--facts {request.report.facts}: nothing of a cluster in it; use `rlcheck ray --record`")
-        return judge_and_show(request.report, nodes, FAMILIES, "ray", started)
+        return examination.conclude(nodes)
     context = make_context(request.report.python, deep=False)
     with Waiting() as waiting:
         waiting.on("this machine")
         gpus = ("nvidia",) if request.start_help else ()
-        facts = own_facts(context, request.report, FAMILIES, (*_SECTIONS, *gpus))
+        facts = examination.own_facts(context, (*_SECTIONS, *gpus))
         if request.start_help:
             return _start_help(facts, request)
         head, port = _head(request, facts)
@@ -76,12 +62,12 @@ def run_ray(request: RayRequest) -> int:
             also = Also(client=request.client or is_client_address(request.head_ip), dashboard=request.dashboard)
             found = reach_of(context, facts, head, port, request.report.timeout_s, wanted, also)
             facts = msgspec.structs.replace(facts, reach=made_safe("reach", known(found)))
-        facts = _with_cluster(context, request, facts, waiting, started)
-    return judge_and_show(request.report, (facts,), FAMILIES, "ray", started)
+        facts = _with_cluster(context, request, facts, waiting, examination.started)
+    return examination.conclude((facts,))
 
 
 def _start_help(facts: Facts, request: RayRequest) -> int:
-    from rlcheck.starthelp import start_help
+    from rlcheck.measure.cluster.start_help import start_help
 
     sys.stdout.write(start_help(facts, request.head_ip, request.port or DEFAULT_PORT))
     return 0
@@ -112,7 +98,7 @@ def _known_head(facts: Facts) -> str:
 
 def _with_cluster(context: ProbeContext, request: RayRequest, facts: Facts, waiting: Waiting, started: float) -> Facts:
     """The facts, with what the machines say: those of `--hosts`, or the cluster's where a task can run."""
-    from rlcheck.cluster.survey import survey
+    from rlcheck.measure.cluster.survey import survey
 
     if request.hosts:
         board, via = open_hosts(request.hosts, request.report.python)

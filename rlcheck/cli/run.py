@@ -4,65 +4,43 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import sys
-import time
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 
-from rlcheck import __version__
-from rlcheck.cli.active import ReportRequest, judged, recorded, write_record
-from rlcheck.cli.app import UserError
-from rlcheck.cli.env import show
+from rlcheck.cli.facts_files import document, recorded_with
+from rlcheck.cli.front_door import Examination, begin
+from rlcheck.cli.requests.records import RunRequest
+from rlcheck.errors import UserError
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import TrainingFacts
+from rlcheck.facts.run import RunFacts
+from rlcheck.finding import Report
 from rlcheck.redact import redact
-from rlcheck.report.model import Report
-
-FAMILIES = ("DRF", "RUN")
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """The options of one call, as in `rlcheck run --help`."""
-
-    report: ReportRequest
-    target: str = ""
-    watch: bool = False
-    interval_s: float = 5.0
-    stall_s: float = 600.0
-    start_timeout_s: float = 1800.0
-    compare: str = ""
-    html: Path | None = None
-
-
-def run_run(request: RunRequest) -> int:
+def run(request: RunRequest) -> int:
     """Run the command and return its exit code.
 
     Raises:
         UserError: options that cannot be used, or a run that cannot be read at all.
     """
-    started = time.perf_counter()
     _refuse_nonsense(request)
+    examination = begin(request.report, "run", alone=True)
     if request.watch:
-        return _watched(request)
-    nodes = _recorded(request) if request.report.facts is not None else (document(read(request.target)),)
+        return _watched(request, examination)
+    nodes = _recorded(request) if request.report.facts is not None else (_read(request.target),)
     if request.compare:
-        nodes = _side_by_side(nodes, document(read(request.compare)))
-    report = judged(request.report, nodes, FAMILIES, "run", started, alone=True)
+        nodes = _side_by_side(nodes, _read(request.compare))
+    report = examination.judge(nodes)
     if request.compare:
         report = _with_comparison(report, nodes)
-    show(report, request.report.format, request.report.output, request.report.verbose, request.report.ascii_only)
-    if request.report.record is not None:
-        write_record(request.report.record, nodes)
+    code = examination.end(report, nodes)
     if request.html is not None:
         sys.stdout.flush()
         _write_page(request.html, report, nodes)
-    return report.exit_code
+    return code
 
 
 def _side_by_side(nodes: tuple[Facts, ...], other: Facts) -> tuple[Facts, ...]:
@@ -73,18 +51,18 @@ def _side_by_side(nodes: tuple[Facts, ...], other: Facts) -> tuple[Facts, ...]:
 
 
 def _with_comparison(report: Report, nodes: tuple[Facts, ...]) -> Report:
-    from rlcheck.curves.compare import compare
-    from rlcheck.report.compare_exhibits import exhibits
+    from rlcheck.measure.run.compare import compare
+    from rlcheck.report.topics.run_compared import exhibits
 
-    one, other = (facts.training.value or TrainingFacts() for facts in nodes)
+    one, other = (facts.run.value or RunFacts() for facts in nodes)
     comparison = compare(one, other)
     data = {**report.data, "compare": msgspec.to_builtins(comparison)}
     return msgspec.structs.replace(report, exhibits=exhibits(comparison, one, other), data=data)
 
 
-def _redacted(run: TrainingFacts) -> TrainingFacts:
+def _redacted(run: RunFacts) -> RunFacts:
     """Its words without secrets; numbers hold none, and there may be a million of them."""
-    words = redact(msgspec.structs.replace(run, curves={}, ranks={}), TrainingFacts, os.environ)
+    words = redact(msgspec.structs.replace(run, curves={}, ranks={}), RunFacts, os.environ)
     return msgspec.structs.replace(words, curves=run.curves, ranks=run.ranks)
 
 
@@ -94,9 +72,9 @@ def _write_page(path: Path, report: Report, nodes: tuple[Facts, ...]) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    from rlcheck.report.run_page import page
+    from rlcheck.report.pages.run_page import page
 
-    runs = [_redacted(facts.training.value or TrainingFacts()) for facts in nodes[:2]]
+    runs = [_redacted(facts.run.value or RunFacts()) for facts in nodes[:2]]
     try:
         path.write_text(page(redact(report, Report, os.environ), runs), encoding="utf-8")
     except OSError as error:
@@ -111,59 +89,29 @@ def _refuse_nonsense(request: RunRequest) -> None:
         raise UserError(f"--html {request.html}: there is no directory {request.html.parent}; choose another place")
 
 
-def _watched(request: RunRequest) -> int:
+def _watched(request: RunRequest, examination: Examination) -> int:
     from rlcheck.cli.watch import Watch
 
     if not request.target:
         raise UserError("--watch: give the RUN_DIR of a run")
-    report = request.report
-    limits = (request.interval_s, request.stall_s, request.start_timeout_s, report.timeout_s)
+    limits = (request.interval_s, request.stall_s, request.start_timeout_s, request.report.timeout_s)
     for option, value in zip(("--interval", "--stall-s", "--start-timeout", "--timeout"), limits, strict=True):
         if value is not None and not math.isfinite(value):
-            raise UserError(f"{option} {value}: it would be waited for ever; give a number of seconds")
-    return Watch(request.target, report, *limits).follow()
+            raise UserError(f"{option} {value}: that would wait forever; give a number of seconds")
+    return Watch(request, examination).follow()
 
 
 def _recorded(request: RunRequest) -> tuple[Facts, ...]:
     if request.target:
         raise UserError("--facts judges a record; leave RUN_DIR out")
-    return training_records(request.report.facts)
+    assert request.report.facts is not None
+    return recorded_with(request.report.facts, ("run",), "no run in it; `rlcheck run RUN_DIR --record` writes one")
 
 
-def training_records(path: Path | None) -> tuple[Facts, ...]:
-    """The documents of `--facts` that hold a run.
-
-    Raises:
-        UserError: the file cannot be used, or holds none.
-    """
-    assert path is not None
-    nodes = tuple(facts for facts in recorded(path) if facts.training.value is not None)
-    if not nodes:
-        raise UserError(f"--facts {path}: no run in it; `rlcheck run RUN_DIR --record` writes one")
-    return nodes
-
-
-def read(target: str) -> TrainingFacts:
-    """What the run at `target` has left.
-
-    Raises:
-        UserError: no run is named, or it cannot be read at all.
-    """
-    from rlcheck.curves.read import CurveError, read_training
+def _read(target: str) -> Facts:
+    """A document with what the run at `target` has left."""
+    from rlcheck.measure.run.read import read_training
 
     if not target:
         raise UserError("give a RUN_DIR: the directory of a run, a metrics file, or --facts RECORD")
-    try:
-        return read_training(Path(target))
-    except CurveError as error:
-        raise UserError(str(error)) from None
-
-
-def document(training: TrainingFacts) -> Facts:
-    """A document of this machine with nothing but the run in it."""
-    return Facts(
-        rlcheck_version=__version__,
-        node=socket.gethostname(),
-        collected_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        training=known(training),
-    )
+    return document(run=known(read_training(Path(target))))

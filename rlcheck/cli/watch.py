@@ -9,25 +9,28 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
-from rlcheck.cli.active import ReportRequest, Waiting, judged, write_record
-from rlcheck.cli.app import UserError
-from rlcheck.cli.env import show
-from rlcheck.cli.options import Format
-from rlcheck.cli.run import FAMILIES, document, read
-from rlcheck.facts.training import TrainingFacts
+from rlcheck.cli.facts_files import document
+from rlcheck.cli.front_door import Examination
+from rlcheck.cli.requests.records import RunRequest
+from rlcheck.cli.requests.report import Format
+from rlcheck.cli.waiting import Waiting, clear_line
+from rlcheck.errors import UserError
+from rlcheck.facts.base import known
+from rlcheck.facts.run import RunFacts
+from rlcheck.finding import Report
+from rlcheck.measure.run.read import read_training
 from rlcheck.redact import redact, redact_bytes
-from rlcheck.report.model import Report
 from rlcheck.report.wording import SYMBOLS, ascii_wanted, clean, in_a_line, to_ascii
 from rlcheck.stacks import absent, hindrance, members, stack
 
 PROGRESS = "RUN050"
-"""The check of progress: while a run is watched, `Watch.stall_s` says how long a step may take."""
+"""The check of progress: while a run is watched, `--stall-s` says how long a step may take."""
 STILL_STEPS = 10
 """A run stands still when its next step takes so many times as long as its middle one."""
 _LOOK_AGAIN_S = 15.0
@@ -43,22 +46,15 @@ class Watch:
     """Follows one run.
 
     Args:
-        target: what `rlcheck run` is given.
-        request: the options of the report.
-        interval_s: between two looks.
-        stall_s: how long a step may take, unless those of this run take long.
-        start_s: how long the first step may take: engines start, kernels are compiled.
-        timeout_s: how long to watch; None for as long as it runs.
+        request: what `rlcheck run` was asked; `stall_s` is how long a step may take, unless those of this run take
+            long, `start_timeout_s` how long the first one: engines start, kernels are compiled.
+        examination: the call of `rlcheck run`.
     """
 
-    target: str
-    request: ReportRequest
-    interval_s: float = 5.0
-    stall_s: float = 600.0
-    start_s: float = 1800.0
-    timeout_s: float | None = None
+    request: RunRequest
+    examination: Examination
     _told: dict[str, str] = field(default_factory=dict[str, str])
-    _run: TrainingFacts = field(default_factory=TrainingFacts)
+    _run: RunFacts = field(default_factory=RunFacts)
     _moved: float = 0.0
     _waiting: Waiting = field(default_factory=Waiting)
 
@@ -69,12 +65,11 @@ class Watch:
             UserError: no run appears, or it cannot be read.
         """
         begun = time.monotonic()
-        self._note(f"watching {self.target}: until it ends, the first check fails, or no step comes for "
-                   f"{self.stall_s:.0f} s and {STILL_STEPS} times as long as steps take")  # fmt: skip
+        self._note(f"watching {self.request.target}: until it ends, the first check fails, or no step comes for "
+                   f"{self.request.stall_s:.0f} s and {STILL_STEPS} times as long as steps take")  # fmt: skip
         with self._waiting:
             report = self._followed(begun)
-        self._show(report)
-        return report.exit_code
+        return self.examination.end(report, (document(run=known(self._run)),))
 
     def _followed(self, begun: float) -> Report:
         """The last report, with the exit code."""
@@ -84,24 +79,24 @@ class Watch:
             last = self._ending(report)
             if last is not None:
                 return last
-            if self.timeout_s is not None and time.monotonic() - begun >= self.timeout_s:
-                self._note(f"--timeout: watched for {self.timeout_s:.0f} s, and the run has not ended")
+            if self.request.report.timeout_s is not None and time.monotonic() - begun >= self.request.report.timeout_s:
+                self._note(f"--timeout: watched for {self.request.report.timeout_s:.0f} s, and the run has not ended")
                 return report
 
     def _looks(self, begun: float) -> Iterator[Report]:
-        """The report as of now, each `interval_s`; the run is read again only when there is reason to."""
+        """The report as of now, each `--interval`; the run is read again only when there is reason to."""
         report = self._appeared(begun)
-        stamp, read_at = _stamp(Path(self.target)), time.monotonic()
+        stamp, read_at = _stamp(Path(self.request.target)), time.monotonic()
         cost = 0.0
         while True:
             yield report
             self._waiting.on(*self._awaited())
-            time.sleep(self.interval_s)
+            time.sleep(self.request.interval_s)
             since = time.monotonic() - read_at
-            fresh = _stamp(Path(self.target))
+            fresh = _stamp(Path(self.request.target))
             if since >= _BUSY * cost and (fresh != stamp or since >= _LOOK_AGAIN_S):
                 stamp, read_at = fresh, time.monotonic()
-                # A run that resumes writes its files anew: for a moment they cannot be read.
+                # A run that resumes writes its files again: for a moment they cannot be read.
                 with suppress(UserError):
                     report = self._look()
                 cost = time.monotonic() - read_at
@@ -112,7 +107,7 @@ class Watch:
         Raises:
             UserError: there is none after the time that a first step may take.
         """
-        limit_s = min(self.start_s, self.timeout_s or self.start_s)
+        limit_s = min(self.request.start_timeout_s, self.request.report.timeout_s or self.request.start_timeout_s)
         while True:
             try:
                 return self._look()
@@ -124,23 +119,22 @@ class Watch:
                     raise
                 if not self._waiting.what:
                     self._note(f"{error}; waiting for it, {limit_s:.0f} s at most")
-                self._waiting.on(f"the first metrics at {self.target}")
-                time.sleep(min(self.interval_s, left_s))
+                self._waiting.on(f"the first metrics at {self.request.target}")
+                time.sleep(min(self.request.interval_s, left_s))
 
     def _look(self) -> Report:
         """Read and judge the run; what was not told yet is."""
-        run = read(self.target)
+        run = read_training(Path(self.request.target))
         if run.last_step != self._run.last_step or not self._moved:
             self._moved = time.monotonic() - (run.idle_s.value or 0.0)
         self._run = run
-        started = time.perf_counter()
-        found = judged(self.request, (document(run),), FAMILIES, "run", started, alone=True)
-        report = redact(found, Report, os.environ)
+        look = replace(self.examination, started=time.perf_counter())
+        report = redact(look.judge((document(run=known(run)),)), Report, os.environ)
         self._tell_news(report)
         return report
 
     def _tell_news(self, report: Report) -> None:
-        """A line for each finding that was not there, and for each that is there no more."""
+        """Write a line for each finding that is new, and for each that is gone."""
         told = [f for f in report.checks if f.is_problem and f.status in ("fail", "warn") and f.id != PROGRESS]
         open_now = {finding.id: finding for finding in told}
         for id, finding in open_now.items():
@@ -177,8 +171,8 @@ class Watch:
     def _limit_s(self) -> float:
         """How long the next step may take."""
         if not self._run.num_steps:
-            return self.start_s
-        return max(self.stall_s, STILL_STEPS * self._step_s())
+            return self.request.start_timeout_s
+        return max(self.request.stall_s, STILL_STEPS * self._step_s())
 
     def _step_s(self) -> float:
         """How long a step takes, 0 where the run does not say."""
@@ -219,40 +213,28 @@ class Watch:
         self._write("")
 
     def _directory(self) -> Path:
-        target = Path(self.target)
+        target = Path(self.request.target)
         return target.parent if target.is_file() else target
-
-    def _show(self, report: Report) -> None:
-        request = self.request
-        show(report, request.format, request.output, request.verbose, request.ascii_only)
-        if request.record is not None:
-            write_record(request.record, (document(self._run),))
 
     def _tell(self, symbol: str, text: str) -> None:
         self._write(f"{time.strftime('%H:%M:%S')} step {self._run.last_step} {symbol} {text}")
 
     def _write(self, text: str) -> None:
         """Lines of the report; where programs read that, they go where progress goes."""
-        out = sys.stdout if self.request.format is Format.TEXT and self.request.output is None else sys.stderr
-        plain = self.request.ascii_only or ascii_wanted(out)
-        _clear_line()
+        asked = self.examination.request
+        out = sys.stdout if asked.format is Format.TEXT and asked.output is None else sys.stderr
+        plain = asked.ascii_only or ascii_wanted(out)
+        clear_line()
         for line in text.split("\n"):
             out.write((to_ascii(clean(line)) if plain else clean(line)) + "\n")
         out.flush()
 
     def _note(self, text: str) -> None:
-        _clear_line()
+        clear_line()
         line = f"rlcheck: {clean(text)}"
         wide = sys.stderr.isatty() and shutil.get_terminal_size().columns
         lines = textwrap.wrap(line, max(40, wide), subsequent_indent="  ", break_long_words=False) if wide else [line]
         sys.stderr.write("\n".join(lines) + "\n")
-
-
-def _clear_line() -> None:
-    """Take away the line that says what is awaited."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
 
 
 def _stamp(target: Path) -> tuple[tuple[str, int, int], ...]:

@@ -1,1 +1,1 @@
-"""From a log or traceback to its cause: what happened first, how sure that is, how to verify and how to mend it."""
+"""From a log or traceback to its cause: what happened first, how sure that is, how to verify and how to fix it."""

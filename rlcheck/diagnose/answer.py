@@ -1,4 +1,4 @@
-"""From logs to the answer: what failed, why, how to be sure and how to mend it; or that nobody knows."""
+"""From logs to the answer: what failed, why, how to verify and how to fix it; or that nobody knows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlcheck.diagnose.model import Answer, CondensedLog, Confidence, Diagnosis, 
 from rlcheck.diagnose.ranking import Ranked, rank
 from rlcheck.diagnose.signatures import Index
 from rlcheck.diagnose.survived import Course, own_words
+from rlcheck.finding import Fix
 from rlcheck.playbook import Library, PlaybookError, fill
-from rlcheck.report.model import Fix
 
 _PLACE = re.compile(r"<[a-z_]+>")
 """A parameter that is not known."""

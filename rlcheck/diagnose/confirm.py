@@ -8,13 +8,13 @@ from typing import Literal
 
 import msgspec
 
-from rlcheck import engine
+from rlcheck import judging
 from rlcheck.check import Check
 from rlcheck.diagnose.model import Answer, Confirmation, Diagnosis
 from rlcheck.diagnose.recipes import params_of
 from rlcheck.facts.document import Facts
+from rlcheck.finding import Finding, Fix
 from rlcheck.playbook import Library
-from rlcheck.report.model import Finding, Fix
 
 _ADDRESS = re.compile(r"[\d.]+|[0-9a-fA-F:]*:[0-9a-fA-F:]*")
 _SETTLED: dict[str, Literal["confirmed", "ruled out"]] = {"fail": "confirmed", "warn": "confirmed", "pass": "ruled out"}
@@ -45,7 +45,7 @@ def is_ruled_out(found: Diagnosis) -> bool:
 
 
 def _judged(found: Diagnosis, facts: Sequence[Facts], checks: Sequence[Check], library: Library) -> Diagnosis:
-    findings = [finding for node in facts for finding in engine.judge(node, checks, library)]
+    findings = [finding for node in facts for finding in judging.judge(node, checks, library)]
     # What does not apply to a machine says nothing, as long as something else does.
     telling = [finding for finding in findings if finding.status != "skip"] or findings
     several = len(facts) > 1

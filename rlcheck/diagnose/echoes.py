@@ -50,7 +50,7 @@ def _others_that_failed(playbook_id: str, problems: Problems, *, wrappers: bool)
 
 
 def _something_before(playbook_id: str, problems: Problems, found: Sequence[Failure]) -> bool:
-    """Whether another failure, known or not, stands above the first hit in its log, or anywhere in another log."""
+    """Whether another failure, known or not, is above the first hit in its log, or anywhere in another log."""
     first = problems[playbook_id][0].message
     for other, of_other in problems.items():
         relations = of_other[0].known.relations

@@ -20,7 +20,7 @@ _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |:?$)")
 _FRAME = re.compile(r'\s*File "[^"\n]{1,400}", line \d+|\s+\^+|\s+~*\^+~*')
 _STARTS = "Traceback (most recent call last)"
 _CHAINS = ("The above exception was the direct cause", "During handling of the above exception")
-# The frames of one of several exceptions that failed together stand behind a bar.
+# The frames of one of several exceptions that failed together are behind a bar.
 _GROUP = re.compile(r"\s{1,40}\| ?(?=\S)")
 _IGNORED = "Exception ignored in"
 _MARKERS = re.compile(
@@ -61,7 +61,7 @@ class Failure(Struct, frozen=True):
 
 
 def failures(messages: Sequence[Message]) -> Iterator[Failure]:
-    """The failures of one log in the order in which they stand there."""
+    """The failures of one log in the order in which they are there."""
     frame: Message | None = None
     chained = ignored = False
     for message in messages:

@@ -16,7 +16,7 @@ from rlcheck.diagnose.sources import open_log
 from rlcheck.errors import UserError
 
 QUIET = 1.0
-"""Seconds without a new byte after which what stands there is looked at."""
+"""Seconds without a new byte after which what is there is looked at."""
 _BUSY = 10.0
 """Seconds after which it is looked at although it is written all the time."""
 _POLL = 0.2
@@ -25,7 +25,7 @@ APPEAR = 60.0
 
 
 class _Log:
-    """The log as it is open now, and what of it was told."""
+    """The log as it is open now, and what of it was reported."""
 
     def __init__(self, path: str, index: Index, descriptor: int) -> None:
         self.path = path
@@ -54,7 +54,7 @@ class _Log:
         return True
 
     def due(self, quiet: float) -> bool:
-        """Whether what is new should be told now."""
+        """Whether what is new should be reported now."""
         now = time.monotonic()
         return self.fresh and (now - self.seen >= quiet or now - self._told >= max(_BUSY, quiet))
 
@@ -82,7 +82,7 @@ class _Log:
         os.close(self.descriptor)
         self.descriptor = descriptor
         self._growing = Growing(self._index)
-        self._problem = f"{problem} while it was followed; what stood there before was told before"
+        self._problem = f"{problem} while it was followed; what was there before was reported before"
 
 
 def follow(
@@ -94,9 +94,9 @@ def follow(
     quiet: float = QUIET,
     waiting: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[CondensedLog]:
-    """Yield what the log says whenever something new stands in it and its writer pauses; it ends with the writer.
+    """Yield what the log says whenever something new is in it and its writer pauses; it ends with the writer.
 
-    A file that is replaced or cut short (logrotate) is read from its new beginning, after its old end was told.
+    A file that is replaced or cut short (logrotate) is read from its new beginning, after its old end was reported.
 
     Args:
         path: a file, which need not be there yet, or `-` for standard input, which ends with its writer.

@@ -107,7 +107,7 @@ def _match(signature: Signature, message: Message, messages: Sequence[Message]) 
 
 
 def _may_be_broken(line: str, literal: str) -> bool:
-    """Whether what follows the literal may stand in the next line."""
+    """Whether what follows the literal may be in the next line."""
     return len(line) - line.rfind(literal) < _BROKEN
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 from rlcheck.facts.base import Struct
+from rlcheck.finding import Fix
 from rlcheck.playbook import Source, Verify
-from rlcheck.report.model import Fix
 
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["fail", "warn", "info"]
 
 
 class LogLine(Struct, frozen=True):
-    """A line of a log as it stands there: `number` from 1, `text` without line break and terminal colours.
+    """A line of a log as it is there: `number` from 1, `text` without line break and terminal colours.
 
     A progress bar that redraws itself with carriage returns, and a line of more than `MAX_LINE` characters, become
     several of these with one number.

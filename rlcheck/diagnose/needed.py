@@ -90,7 +90,7 @@ def _sequence(items: Iterable[tuple[Any, Any]]) -> list[Texts]:
 def _exactly(operation: str, argument: Any) -> Texts:
     """All texts that this item matches, when they are few; none when they are many or not known."""
     if operation == "LITERAL":
-        # In the log, the prefix of the next line stands behind a line break.
+        # In the log, the prefix of the next line is behind a line break.
         return frozenset((chr(argument),)) if argument != ord("\n") else frozenset()
     if operation == "AT":
         return frozenset(("",))

@@ -1,14 +1,21 @@
-"""From a fix back to the recipe of the playbook that it was made of, and to what was filled in."""
+"""From a fix back to the recipe of the playbook that it was made of, and to what was filled in or is shown of it."""
 
 from __future__ import annotations
 
 import re
 import shlex
 
+import msgspec
+
+from rlcheck.diagnose.model import Answer, Diagnosis
+from rlcheck.finding import Fix
 from rlcheck.playbook import Recipe
-from rlcheck.report.model import Fix
 
 PLACE = re.compile(r"\{\{(\w+)\}\}")
+HOLE = re.compile(r"<([a-z]\w*)>")
+"""A parameter that is not known, in a command; what the reader has to fill in is in capitals (HOST)."""
+_USUAL = {"shm_gib": "16"}
+"""Values that suit most machines, for a log that tells none."""
 
 
 def params_of(recipe: Recipe, fix: Fix) -> dict[str, str] | None:
@@ -23,6 +30,22 @@ def params_of(recipe: Recipe, fix: Fix) -> dict[str, str] | None:
     if recipe.kind != fix.kind or title is None or command is None:
         return None
     return {**title.groupdict(), **{name: _unquoted(value) for name, value in command.groupdict().items()}}
+
+
+def without_holes(answer: Answer) -> Answer:
+    """ANSWER as it is shown: a value that neither log nor facts told is the usual one, or its command is left out."""
+    return msgspec.structs.replace(answer, diagnoses=tuple(map(_shown, answer.diagnoses)))
+
+
+def _shown(found: Diagnosis) -> Diagnosis:
+    return msgspec.structs.replace(found, fixes=tuple(fix if fix.complete else _typed(fix) for fix in found.fixes))
+
+
+def _typed(fix: Fix) -> Fix:
+    command = HOLE.sub(lambda hole: _USUAL.get(hole[1], hole[0]), fix.command)
+    if HOLE.search(command):
+        return msgspec.structs.replace(fix, kind="advice", command="", complete=True)
+    return msgspec.structs.replace(fix, command=command, complete=True)
 
 
 def _template(text: str) -> re.Pattern[str]:

@@ -1,9 +1,14 @@
-"""The signatures of all playbooks, from one generated file: reading every playbook takes longer than the answer."""
+"""The signatures of all playbooks, kept in one file: reading every playbook takes longer than the answer.
+
+A wheel holds that file. In a checkout it is built when it is first needed, and again when a playbook has changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -11,11 +16,12 @@ import msgspec
 
 from rlcheck.diagnose.literals import any_of
 from rlcheck.facts.base import Struct
-from rlcheck.playbook import Library, PlaybookError, Relations, Signature
+from rlcheck.playbook import DIRECTORY, Library, PlaybookError, Relations, Signature
 
 LONG_LITERAL = 10
 """From so many characters on a literal is rare in prose."""
-INDEX = Path(__file__).resolve().parents[1] / "data" / "signatures.json"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_BUILT = _PACKAGE / "data" / "signatures.json"
 
 
 class Known(Struct, frozen=True, dict=True):
@@ -24,6 +30,14 @@ class Known(Struct, frozen=True, dict=True):
     id: str
     signatures: tuple[Signature, ...]
     relations: Relations = Relations()
+
+
+class Kept(Struct, frozen=True):
+    """The file: what wrote it (`code`), of which playbooks (`stamps`), and what they hold."""
+
+    code: str
+    stamps: dict[str, tuple[int, int, int]]
+    playbooks: tuple[Known, ...]
 
 
 class Index(Struct, frozen=True, dict=True):
@@ -52,23 +66,92 @@ def pattern_of(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def load(path: Path = INDEX) -> Index:
-    """The index as it was generated.
+def load() -> Index:
+    """Return the index of the doctor's own playbooks; one that is older than a playbook is built again and kept.
 
     Raises:
-        PlaybookError: the file is missing or damaged.
+        PlaybookError: a playbook cannot be read or does not hold to the schema.
     """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Index)
-    except (OSError, msgspec.DecodeError) as error:
-        raise PlaybookError(f"{path.name}: {error}; the installation is damaged") from None
+    if DIRECTORY.parent == _PACKAGE:  # installed: the wheel's index was built from the wheel's playbooks
+        kept = _kept(_BUILT)
+        if kept is not None:
+            return Index(kept.playbooks)
+    stamps = stamps_of(DIRECTORY)
+    places = (_BUILT, _cache())
+    for place in places:
+        kept = _kept(place)
+        if kept is not None and kept.code == _code() and kept.stamps == stamps:
+            return Index(kept.playbooks)
+    index = build(Library())
+    for place in places:
+        if _keep(Kept(_code(), stamps, index.playbooks), place):
+            break
+    return index
 
 
-def build(library: Library, ids: Iterable[str]) -> Index:
-    """Read the playbooks `ids` and keep what the index needs.
+def build(library: Library) -> Index:
+    """Read every playbook of LIBRARY and keep what the index needs.
 
     Raises:
         PlaybookError: one of them does not hold to the schema.
     """
-    books = [library.get(playbook_id) for playbook_id in ids]
+    books = [library.get(playbook_id) for playbook_id in library.ids()]
     return Index(tuple(Known(book.id, book.signatures, book.relations) for book in books if book.signatures))
+
+
+def write(path: Path) -> None:
+    """Build the index for a wheel, at PATH.
+
+    Raises:
+        PlaybookError: a playbook does not hold to the schema.
+        OSError: it cannot be written.
+    """
+    path.write_bytes(msgspec.json.encode(Kept(_code(), {}, build(Library()).playbooks)))
+
+
+def stamps_of(directory: Path) -> dict[str, tuple[int, int, int]]:
+    """Return for each playbook in DIRECTORY its size, and when its content and its inode changed, in ns.
+
+    Raises:
+        PlaybookError: the directory cannot be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            found = {entry.name: entry.stat() for entry in entries if entry.name.endswith(".md")}
+    except OSError as error:
+        raise PlaybookError(f"{directory}: {error.strerror}; the installation is damaged") from None
+    return {name: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in sorted(found.items())}
+
+
+def _code() -> str:
+    """Return what tells an index that other code has written."""
+    here = Path(__file__)
+    digest = hashlib.sha256(here.read_bytes() + (_PACKAGE / "playbook.py").read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache() -> Path:
+    """Return where the index is kept when the package's directory cannot be written."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "rlcheck" / f"signatures-{hashlib.sha256(os.fsencode(DIRECTORY)).hexdigest()[:16]}.json"
+
+
+def _kept(path: Path) -> Kept | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Kept)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _keep(kept: Kept, path: Path) -> bool:
+    """Write KEPT to PATH in one step: another process sees the whole file or none. Return whether that worked."""
+    partial = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(msgspec.json.encode(kept))
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        return False
+    return True

@@ -42,7 +42,7 @@ class Course:
     """Which failures the run has left behind it, and whether it has left all of them."""
 
     def __init__(self, logs: Sequence[Sequence[Message]], found: Sequence[Failure], hits: Sequence[Hit]) -> None:
-        """See how far each log tells of progress, and what comes after that."""
+        """See how far each log reports progress, and what comes after that."""
         self._steps = [[m.at for m in log if is_step(m) or _DONE.search(m.text)] for log in logs]
         self.went_on = all(self.survived(failure.message) for failure in found) and all(
             self.survived(hit.message) or is_step(hit.message) for hit in hits if hit.signature.status == "fail"

@@ -37,7 +37,7 @@ class Sample(Struct, frozen=True):
 
 
 class Wrong(Struct, frozen=True):
-    """A collective with a wrong result: at `rank`, first wrong element, what stood there and what should have.
+    """A collective with a wrong result: at `rank`, first wrong element, what was there and what should have.
 
     `suspects` are the ranks whose contribution would explain it (decoded from values that differ by rank).
     """
@@ -143,3 +143,9 @@ class CollectiveFacts(Struct, frozen=True):
     ras: Fact[RasFacts] = Fact()
     cancelled: str = ""
     seconds: float = -1.0
+
+
+def devices_of(run: CollectiveFacts, group: GroupRun) -> str:
+    """Return `8 × NVIDIA H200`: the devices of the ranks in GROUP."""
+    kinds = sorted({rank.device for rank in run.ranks if rank.rank in group.ranks})
+    return f"{len(group.ranks)} × {' or '.join(kinds) or 'unknown'}"

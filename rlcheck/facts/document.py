@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
+from rlcheck.errors import UserError
 from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
 from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.collectives import CollectiveFacts
-from rlcheck.facts.dataset import DatasetFacts
+from rlcheck.facts.config import ConfigFacts
+from rlcheck.facts.data import DataFacts
 from rlcheck.facts.drift import DriftFacts
 from rlcheck.facts.gpu import NvidiaFacts, RocmFacts
 from rlcheck.facts.hub import HubFacts
@@ -30,9 +32,8 @@ from rlcheck.facts.rollout import RolloutFacts
 from rlcheck.facts.run import RunFacts
 from rlcheck.facts.smoke import SmokeFacts
 from rlcheck.facts.system import SystemFacts
-from rlcheck.facts.training import TrainingFacts
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "2.0"
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
@@ -58,12 +59,12 @@ class Facts(Struct, frozen=True):
     reach: Fact[ReachFacts] = Fact()
     cluster: Fact[ClusterFacts] = Fact()
     collectives: Fact[CollectiveFacts] = Fact()
-    run: Fact[RunFacts] = Fact()
+    config: Fact[ConfigFacts] = Fact()
     memory: Fact[MemoryProfile] = Fact()
-    dataset: Fact[DatasetFacts] = Fact()
+    data: Fact[DataFacts] = Fact()
     rollout: Fact[RolloutFacts] = Fact()
     smoke: Fact[SmokeFacts] = Fact()
-    training: Fact[TrainingFacts] = Fact()
+    run: Fact[RunFacts] = Fact()
     drift: Fact[DriftFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
@@ -75,23 +76,9 @@ class FactsFile(Struct, frozen=True, omit_defaults=False):
     nodes: tuple[Facts, ...] = ()
 
 
-class FactsError(Exception):
+class FactsError(UserError):
     """A facts file that cannot be read at all. The message is one line for the user."""
 
-
-ACTIVE = {
-    "reach": "`rlcheck ray`",
-    "cluster": "`rlcheck ray` or `rlcheck nccl`",
-    "collectives": "`rlcheck nccl`",
-    "run": "`rlcheck config`",
-    "memory": "`rlcheck memory-profile`",
-    "dataset": "`rlcheck data`",
-    "rollout": "`rlcheck rollout`",
-    "smoke": "`rlcheck preflight --smoke`",
-    "training": "`rlcheck run`",
-    "drift": "`rlcheck drift`",
-}
-"""Sections that no probe of `rlcheck env` collects, and the command that measures them."""
 
 SECTIONS = tuple(name for name in Facts.__struct_fields__ if name not in ("schema_version", "rlcheck_version", "node",
                  "collected_at", "deep", "plugins"))  # fmt: skip

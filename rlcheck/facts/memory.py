@@ -7,7 +7,7 @@ from rlcheck.facts.base import Struct
 
 class Owner(Struct, frozen=True):
     """Who holds memory during a phase. `kind`: weights, gradients, optimizer, activations, logits, unsharded (layers
-    that FSDP has gathered), buffers (weight sync, reductions), kv_cache, graphs, context, fragments (what lies between
+    that FSDP has gathered), buffers (weight sync, reductions), kv_cache, graphs, context, fragments (what is between
     tensors and is of no use), slack (what the allocator holds for nobody, and gives back when it must), engine.
     `role`: actor, ref, critic, reward_model, rollout, or "" for the process."""
 
@@ -55,6 +55,16 @@ class MeasuredPhase(Struct, frozen=True):
         return self.peak_bytes - max(self.reserved_bytes - self.allocated_bytes, 0)
 
 
+class MeasuredMemory(Struct, frozen=True):
+    """What the phases of a run really needed. `kv`: blocks of the engine's cache, and tokens of a block; `host_bytes`:
+    resident sizes of the largest rank and of the engine."""
+
+    measured: tuple[MeasuredPhase, ...] = ()
+    kv: dict[str, int] = {}
+    host_bytes: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
+
+
 class Change(Struct, frozen=True):
     """Something that would lower the peak: what to type, what the peak would be, what it costs in speed.
 
@@ -100,6 +110,9 @@ class MemoryProfile(Struct, frozen=True):
     host_phases: tuple[Phase, ...] = ()
     limits: Limits = Limits()
     changes: tuple[Change, ...] = ()
+    more_cache: Change | None = None
+    """What gives the engine's KV cache enough sequences (`fits`), or the most it can get; None: it has enough, or
+    nothing helps."""
     measured: tuple[MeasuredPhase, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from rlcheck.facts.base import Fact, Struct
 
+WORKER_PORTS = (10002, 19999)
+"""The ports that Ray gives to workers when `ray start` names none."""
+
 
 class RaySession(Struct, frozen=True):
     """A session directory that `ray.init` or `ray start` made.
@@ -84,3 +87,13 @@ class RayFacts(Struct, frozen=True):
     reserved_ports: str = ""
     somaxconn: Fact[int] = Fact()
     auth_token: Fact[AuthToken] = Fact()
+
+
+def is_reserved(text: str) -> bool:
+    """Whether one of the reserved ranges covers all of Ray's worker ports."""
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        is_range = first.isdecimal() and last.isdecimal() and max(len(first), len(last)) <= 5
+        if is_range and int(first) <= WORKER_PORTS[0] and int(last) >= WORKER_PORTS[1]:
+            return True
+    return False

@@ -10,20 +10,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from rlcheck import doctor as clinic
-from rlcheck import engine
+from rlcheck import judging
 from rlcheck.check import Check
-from rlcheck.cluster.boards import Awaited
+from rlcheck.doctor import clinic
 from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
 from rlcheck.facts.document import Facts
+from rlcheck.families import OF_MACHINES
+from rlcheck.finding import Exhibit, Finding, Report, Waiver
+from rlcheck.measure.cluster.boards import Awaited
 from rlcheck.preflight.links import LINKS, Link
 from rlcheck.preflight.state import Request, State
-from rlcheck.report.model import Exhibit, Finding, Report, Waiver
+from rlcheck.text import listed
 
 Verdict = Literal["holds", "fails", "not known", "does not apply", "not tried", "left out"]
 _MARKS: dict[str, str] = {"holds": "✓", "fails": "✗", "not known": "?"}
 _MOST_IDS = 4
-_OF_MACHINES = ("SYS", "ENV", "GPU", "NET", "NCL", "RAY", "HFC")
 
 
 class Step(Struct, frozen=True, omit_defaults=False):
@@ -130,7 +131,7 @@ class _Walk:
             failed = [id for id in earlier.failed if not need.failures or id in need.failures
                       or self._family(id) in need.failures]  # fmt: skip
             if failed:
-                return f"because of {_listed(failed)} ({earlier.title})"
+                return f"because of {listed(failed, _MOST_IDS)} ({earlier.title})"
             if earlier.verdict == "not tried" and not need.failures:
                 return f"because {earlier.title} was not tried"
         return ""
@@ -146,12 +147,12 @@ class _Walk:
         tried = missing is None or missing.kind not in (MissingKind.NOT_COLLECTED, MissingKind.ABSENT)
         named = [check.id for check in checks if tried and _roots(check) & {link.section}]
         mine = clinic.measured(checks, self.state.facts, named)
-        found = engine.judge(self.state.facts, mine, self.doctor.library, self.ignored)
-        machines = [check for check in self.doctor.checks if check.family in _OF_MACHINES]
+        found = judging.judge(self.state.facts, mine, self.doctor.library, self.ignored)
+        machines = [check for check in self.doctor.checks if check.family in OF_MACHINES]
         return found + tuple(
             finding
             for facts in others
-            for finding in engine.judge(facts, clinic.measured(machines, facts), self.doctor.library, self.ignored)
+            for finding in judging.judge(facts, clinic.measured(machines, facts), self.doctor.library, self.ignored)
         )
 
     def _missing(self, link: Link) -> Missing | None:
@@ -164,7 +165,7 @@ class _Walk:
         failed = tuple(dict.fromkeys(f.id for f in found if f.status == "fail" and f.waived is None))
         seconds = round(seconds, 3)
         if failed:
-            return Step(link.name, link.title, "fails", _listed(failed), failed, seconds)
+            return Step(link.name, link.title, "fails", listed(failed, _MOST_IDS), failed, seconds)
         missing = self._missing(link)
         reason = missing.reason if missing is not None else ""
         if missing is not None and missing.kind not in (MissingKind.ABSENT, MissingKind.NOT_COLLECTED):
@@ -188,11 +189,6 @@ def _belongs(check: Check, link: Link) -> bool:
 
 def _roots(check: Check) -> set[str]:
     return {need.partition(".")[0] for need in check.needs}
-
-
-def _listed(ids: tuple[str, ...] | list[str]) -> str:
-    more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
-    return f"{', '.join(ids[:_MOST_IDS])}{more}"
 
 
 def chain_table(steps: list[Step]) -> Exhibit:

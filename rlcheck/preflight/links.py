@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlcheck.facts.run import RunFacts
+from rlcheck.facts.config import ConfigFacts
+from rlcheck.families import FAMILIES
 
 
-def _always(run: RunFacts) -> bool:
+def _always(run: ConfigFacts) -> bool:
     del run
     return True
 
 
-def several_nodes(run: RunFacts) -> bool:
+def several_nodes(run: ConfigFacts) -> bool:
     """Whether the run spans machines."""
     return run.spec.nodes > 1 or run.spec.rollout_nodes > 0
 
 
-def _wide_engine(run: RunFacts) -> bool:
+def _wide_engine(run: ConfigFacts) -> bool:
     """Whether one engine spans GPUs, so that it needs collectives by itself."""
     rollout = run.spec.rollout
     return rollout.tensor_parallel * rollout.pipeline_parallel * rollout.expert_parallel > 1
 
 
-def _from_hub(run: RunFacts) -> bool:
+def _from_hub(run: ConfigFacts) -> bool:
     """Whether a model must come out of the cache: one that is no directory of this machine."""
     path = run.spec.actor.model.path or ""
     return bool(path) and not path.startswith(("/", "~", "."))
@@ -40,39 +41,43 @@ class Need:
 
     link: str
     failures: tuple[str, ...] = ()
-    when: Callable[[RunFacts], bool] = _always
+    when: Callable[[ConfigFacts], bool] = _always
 
 
 @dataclass(frozen=True)
 class Link:
     """One link.
 
-    families: whose checks belong to it. section: of the facts that it measures; checks that need it belong to it
-    whatever their family. slow: it takes longer than the start of a run should.
+    section: of the facts that it measures; checks that need it belong to it whatever their family.
+    slow: it takes longer than the start of a run should.
     """
 
     name: str
     title: str
-    families: tuple[str, ...]
     section: str = ""
     needs: tuple[Need, ...] = ()
     slow: bool = False
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families whose checks belong to it: those that name it in `rlcheck.families`."""
+        return tuple(family.id for family in FAMILIES.values() if family.link == self.name)
 
-_MACHINE = Need("machine", ("SYS", "ENV", "GPU"))
+
+_MACHINE = Need("machine", tuple(family.id for family in FAMILIES.values() if family.link == "machine"))
 
 LINKS: tuple[Link, ...] = (
-    Link("machine", "this machine", ("SYS", "ENV", "GPU")),
-    Link("network", "network and Ray", ("NET", "NCL", "RAY")),
+    Link("machine", "this machine"),
+    Link("network", "network and Ray"),
     Link(
-        "collectives", "collectives", (), "collectives", slow=True,
+        "collectives", "collectives", "collectives", slow=True,
         needs=(_MACHINE, Need("network", ("NET", "NCL")), Need("network", ("RAY",), several_nodes)),
     ),
-    Link("data", "cache and data", ("HFC", "DAT"), "dataset"),
-    Link("config", "config", ("CFG",), "run"),
-    Link("memory", "memory", ("MEM",), "memory"),
+    Link("data", "cache and data", "data"),
+    Link("config", "config", "config"),
+    Link("memory", "memory", "memory"),
     Link(
-        "rollout", "rollout engine", ("ROL",), "rollout", slow=True,
+        "rollout", "rollout engine", "rollout", slow=True,
         needs=(
             _MACHINE,
             Need("collectives", (), _wide_engine),
@@ -82,7 +87,7 @@ LINKS: tuple[Link, ...] = (
         ),
     ),
     Link(
-        "smoke", "one training step", ("RUN",), "smoke", slow=True,
+        "smoke", "one training step", "smoke", slow=True,
         needs=(
             _MACHINE, Need("network"), Need("collectives"), Need("data"), Need("config"), Need("memory"),
             Need("rollout"),

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from rlcheck import doctor as clinic
-from rlcheck.cluster.boards import Awaited
-from rlcheck.dataset.plan import PlanError, Wanted, make_plan
-from rlcheck.dataset.workers import SILENCE_S, WorkersFailed
+from rlcheck.doctor import clinic
 from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
-from rlcheck.facts.dataset import DatasetFacts
-from rlcheck.facts.document import ACTIVE
+from rlcheck.facts.data import DataFacts
 from rlcheck.facts.memory import MemoryProfile
-from rlcheck.memory.asked import AskedError, profile_of, ram_bytes, why_no_sizes
-from rlcheck.memory.gpus import local_gpu
-from rlcheck.memory.predict import Gpu
+from rlcheck.families import MEASURED
+from rlcheck.measure.cluster.boards import Awaited
+from rlcheck.measure.data.plan import PlanError, Wanted, make_plan
+from rlcheck.measure.data.workers import SILENCE_S, WorkersFailed
+from rlcheck.measure.machine.gather import gather
+from rlcheck.measure.machine.local_gpus import local_gpu
+from rlcheck.measure.memory.asked import AskedError, profile_of, ram_bytes, why_no_sizes
+from rlcheck.measure.memory.predict import Gpu
 from rlcheck.preflight import slow
 from rlcheck.preflight.chain import Look
 from rlcheck.preflight.links import LINKS
 from rlcheck.preflight.state import Request, State
-from rlcheck.probes.gather import gather
 
 _FIRST = 5
 """Places that are shown of each kind of trouble in the data, as `rlcheck data` does."""
@@ -55,23 +55,23 @@ def examine_machine(doctor: clinic.Doctor, request: Request, state: State, await
         awaited.on_names(sections)
 
     found = gather(request.context, doctor.probes_for(checks), request.timeout_s, tell)
-    measured = {name: getattr(state.facts, name) for name in ACTIVE}
+    measured = {name: getattr(state.facts, name) for name in MEASURED}
     state.facts = msgspec.structs.replace(found, **measured)
 
 
 def config(request: Request, state: State, awaited: Awaited) -> None:
     """The config has been read, since every link needs it."""
     del awaited
-    state.learn(run=known(request.run))
+    state.learn(config=known(request.run))
 
 
 def data(request: Request, state: State, awaited: Awaited) -> None:
     """Every row of the run's files, or the first of each."""
-    state.learn(dataset=_dataset(request, awaited))
+    state.learn(data=_dataset(request, awaited))
 
 
-def _dataset(request: Request, awaited: Awaited) -> Fact[DatasetFacts]:
-    from rlcheck.dataset.survey import survey
+def _dataset(request: Request, awaited: Awaited) -> Fact[DataFacts]:
+    from rlcheck.measure.data.survey import survey
 
     made = request.run.spec.data.made
     if made:
@@ -93,7 +93,7 @@ def _dataset(request: Request, awaited: Awaited) -> Fact[DatasetFacts]:
 def memory(request: Request, state: State, awaited: Awaited) -> None:
     """The prediction, for the GPU that was named or this machine's."""
     del awaited
-    state.learn(run=known(request.run), memory=_profile(request))
+    state.learn(config=known(request.run), memory=_profile(request))
 
 
 def _profile(request: Request) -> Fact[MemoryProfile]:

@@ -6,23 +6,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlcheck.active_child import ProbeFailed, run_probe
-from rlcheck.cluster import boards
-from rlcheck.cluster.boards import Awaited
-from rlcheck.cluster.survey import survey
-from rlcheck.collectives.engine import measure
-from rlcheck.collectives.plan import Request as Collectives
+import msgspec
+
+from rlcheck.diagnose.engine_error import known_as
 from rlcheck.errors import UserError
 from rlcheck.facts.base import MissingKind, absent, known, missing
 from rlcheck.facts.document import Facts
 from rlcheck.facts.hygiene import made_safe
 from rlcheck.facts.reach import WantedRun
-from rlcheck.facts.rollout import Failure, StageTime
+from rlcheck.facts.rollout import StageTime
 from rlcheck.facts.smoke import SmokeFacts
+from rlcheck.measure.cluster import boards
+from rlcheck.measure.cluster.boards import Awaited
+from rlcheck.measure.cluster.survey import survey
+from rlcheck.measure.collectives.measuring import measure
+from rlcheck.measure.collectives.plan import Request as Collectives
+from rlcheck.measure.plugin import ProbeFailed, decoded, run_probe
+from rlcheck.measure.rollout.bridge import STAGE_S, examine_engine, failure_of, is_readable
 from rlcheck.preflight.links import several_nodes
 from rlcheck.preflight.state import Request, State, known_head
-from rlcheck.rollout.engine import STAGE_S, examine_engine, failure_of, is_readable
-from rlcheck.rollout.root import known_as
 
 _CLUSTER_S = 28.0
 _SURVEY_S = 10.0
@@ -138,23 +140,11 @@ def _one_step(request: Request) -> str:
 
 
 def _smoke_facts(target: str, found: dict[str, Any]) -> SmokeFacts:
-    stages = tuple(StageTime(name=str(one["name"]), seconds=float(one["seconds"])) for one in found["stages"])
-    wrong = set(found["not_finite"])
-    line = str(found["error"])
-    failure = None
-    if line:
-        last = stages[-1].name if stages else ""
-        failure = Failure(stage=f"after {last}" if last else "run", kind="run", line=line, known=known_as([line]))
-    return SmokeFacts(
-        target=target,
-        stages=stages,
-        train_batch_size=int(found["train_batch_size"]),
-        overrides=tuple(found["overrides"]),
-        metrics={name: float(value) for name, value in found["metrics"].items() if name not in wrong},
-        not_finite=tuple(found["not_finite"]),
-        seconds=float(found["seconds"]),
-        failure=failure,
-    )
+    facts = decoded(found, SmokeFacts, "")
+    failure = facts.failure
+    if failure is not None:
+        failure = msgspec.structs.replace(failure, known=known_as([failure.line]))
+    return msgspec.structs.replace(facts, target=target, failure=failure)
 
 
 def _below(state: State, name: str) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from rlcheck.config import Settings
+from rlcheck.doctor.settings import Settings
+from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
-from rlcheck.facts.run import RunFacts
-from rlcheck.memory.predict import Gpu
-from rlcheck.probes.context import ProbeContext
+from rlcheck.measure.machine.context import ProbeContext
+from rlcheck.measure.memory.predict import Gpu
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Request:
     most_rows: rows of a data file that are read at most; 0: all. start_s: longest start of an engine.
     """
 
-    run: RunFacts
+    run: ConfigFacts
     source: str
     overrides: tuple[str, ...]
     context: ProbeContext
     settings: Settings
-    sized: RunFacts | None = None
+    sized: ConfigFacts | None = None
     ignore: tuple[str, ...] = ()
     strict: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])

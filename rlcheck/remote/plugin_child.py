@@ -1,4 +1,4 @@
-"""Runs one measuring plug-in in the examined interpreter; started by `rlcheck.active_child` as `python -u -c SOURCE`.
+"""Runs one measuring plug-in in the examined interpreter; started by `rlcheck.measure.plugin` as `python -u -c SOURCE`.
 
 The request is one line of JSON on standard input: `{"probe": NAME, "request": {...}, "paths": [...]}`, the paths being
 searched after the interpreter's own. Standard input then stays open: its end means that the doctor has gone, and that
@@ -19,12 +19,12 @@ import threading
 import time
 from typing import Any, Callable
 
-GROUP = "rlcheck.probes"
+GROUP = "rlcheck.measurements"
 BUILT_IN = {
-    "drift": "trainer.doctor.drift:run",
-    "memory": "trainer.memory.probe:run",
-    "rollout": "trainer.doctor.rollout:run",
-    "smoke": "trainer.doctor.smoke:run",
+    "drift": "rltrain.measure.drift.plugin:run",
+    "memory": "rltrain.measure.memory.plugin:run",
+    "rollout": "rltrain.measure.rollout.plugin:run",
+    "smoke": "rltrain.measure.smoke.plugin:run",
 }
 """Where a checkout that is not installed has them."""
 GRACE_S = 3.0
@@ -52,7 +52,7 @@ def children_of(parents: set[int]) -> set[int]:
 def guard(stdin: int, ward: int) -> int:
     """Wait for the end of `ward` or of standard input, end all that is left, and return the ward's exit status.
 
-    A process, not a thread: native code may hold the interpreter's lock for ever. And the parent of the ward, so that
+    A process, not a thread: native code may hold the interpreter's lock forever. And the parent of the ward, so that
     orphans come to it, whatever session they made for themselves.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

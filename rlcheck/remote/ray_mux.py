@@ -146,7 +146,7 @@ class Mux:
         self.polls[pull.remote(POLL_S, CHUNK_BYTES)] = node
 
     def take_in(self) -> None:
-        """Pass on whatever agents say, for ever."""
+        """Pass on whatever agents say, forever."""
         while True:
             if not self.polls:
                 time.sleep(0.05)

@@ -10,9 +10,9 @@ from functools import cache
 
 from rlcheck.check import Status
 from rlcheck.checks import builtin_checks
-from rlcheck.facts.document import ACTIVE
-from rlcheck.report.headlines import importance
-from rlcheck.report.model import FamilyLine, Finding, Report
+from rlcheck.families import MEASURED
+from rlcheck.finding import FamilyLine, Finding, Report
+from rlcheck.report.by_family import importance
 from rlcheck.report.wording import called
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -25,7 +25,7 @@ class FoldedFinding:
     """One finding and the nodes on which it was made.
 
     `finding` is that of the first of `nodes`; `alike` says that the others' words are the same to the last number.
-    `shared` marks one about all nodes together, whose measurement stands in the document of one of them.
+    `shared` marks one about all nodes together, whose measurement is in the document of one of them.
     """
 
     finding: Finding
@@ -136,7 +136,7 @@ def fold_findings(findings: Sequence[Finding], several: bool = False) -> tuple[F
 @cache
 def _about_all() -> frozenset[str]:
     """The checks on what one command measures over all machines."""
-    return frozenset(c.id for c in builtin_checks() if any(need.partition(".")[0] in ACTIVE for need in c.needs))
+    return frozenset(c.id for c in builtin_checks() if any(need.partition(".")[0] in MEASURED for need in c.needs))
 
 
 def _key(finding: Finding) -> tuple[object, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from rlcheck.report.model import Finding, Report
-from rlcheck.report.wording import clean, waiver_text
+from rlcheck.finding import Finding, Report
+from rlcheck.report.wording import clean, said, waiver_text
 
 
 def render_junit(report: Report) -> str:
@@ -51,7 +51,8 @@ def _case(finding: Finding, strict: bool) -> ElementTree.Element:
         time=f"{finding.duration_ms / 1e3:.3f}",
     )
     fails = finding.status == "fail" or (strict and finding.status in ("warn", "unknown"))
-    message = clean(finding.message)
+    # The name of a case is the rule, which stays the same from run to run; its message is what broke it.
+    message = clean(said(finding))
     if finding.waived is not None:
         ElementTree.SubElement(case, "skipped", message=clean(waiver_text(finding)))
     elif finding.status == "error":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rlcheck.finding import Exhibit, Finding, Fix, Report
 from rlcheck.report.fold import fold, fold_findings, where
-from rlcheck.report.model import Exhibit, Finding, Fix, Report
-from rlcheck.report.wording import SYMBOLS, caution, clean, counts, verdict, waiver_text
+from rlcheck.report.wording import SYMBOLS, caution, clean, counts, said, verdict, waiver_text
 
 
 def render_markdown(report: Report, verbose: bool = False) -> str:
@@ -27,7 +27,7 @@ def render_markdown(report: Report, verbose: bool = False) -> str:
         for one in shown:
             f, there = one.finding, inline(one.where(report.nodes)) if several else ""
             on = f" ({there})" if there else ""
-            lines.append(f"| {SYMBOLS[f.status]} | {inline(f.id)} | {inline(f.message)} {inline(waiver_text(f))}{on} |")
+            lines.append(f"| {SYMBOLS[f.status]} | {inline(f.id)} | {inline(said(f))} {inline(waiver_text(f))}{on} |")
         lines += ["", "</details>"]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -62,17 +62,17 @@ def _line(cells: tuple[str, ...]) -> str:
 
 def _problem(finding: Finding, where: str) -> list[str]:
     where = f" {inline(where)}" if where else ""
-    lines = [f"#### {SYMBOLS[finding.status]} {inline(finding.id)}: {inline(finding.title)}{where}", ""]
+    lines = [f"#### {SYMBOLS[finding.status]} {inline(finding.id)}: {inline(finding.headline)}{where}", ""]
     if finding.expected:
         lines += [f"- expected: {inline(finding.expected)}", f"- found: {inline(finding.found)}"]
     else:
         lines += [f"- {inline(finding.message)}"]
     lines += [f"  - {inline(detail)}" for detail in finding.details]
     if finding.why:
-        lines += [f"- why it matters: {inline(finding.why)}"]
+        lines += [f"- why: {inline(finding.why)}"]
     for fix in finding.fixes:
-        lines += ["", f"{inline(fix.title)}{noted(fix)}", *(fenced(fix.command, "bash") if fix.command else [])]
-    return [*lines, "", code(f"rlcheck explain {finding.playbook or finding.id}"), ""]
+        lines += ["", f"fix: {inline(fix.title)}{noted(fix)}", *(fenced(fix.command, "bash") if fix.command else [])]
+    return [*lines, "", f"source: {code(f'rlcheck explain {finding.playbook or finding.id}')}", ""]
 
 
 def noted(fix: Fix) -> str:

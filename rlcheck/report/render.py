@@ -6,7 +6,7 @@ from typing import TextIO
 
 import msgspec
 
-from rlcheck.report.model import Report
+from rlcheck.finding import Report
 from rlcheck.report.wording import cleaned, escaped
 
 

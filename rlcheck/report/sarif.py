@@ -7,8 +7,8 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from rlcheck.report.model import Finding, Report
-from rlcheck.report.wording import clean, waiver_text
+from rlcheck.finding import Finding, Report
+from rlcheck.report.wording import clean, said, waiver_text
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {"fail": "error", "error": "error", "warn": "warning", "unknown": "note", "info": "note"}
@@ -49,7 +49,7 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.id,
         "ruleIndex": index,
-        "message": {"text": clean(finding.message) or finding.title},
+        "message": {"text": clean(said(finding)) or finding.title},
         "locations": _locations(finding),
     }
     if finding.status in _KINDS:

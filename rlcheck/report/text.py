@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TextIO
 
+from rlcheck.finding import Exhibit, Finding, Fix, Report
 from rlcheck.report.fold import fold, span, where
-from rlcheck.report.model import Exhibit, Finding, Fix, Report
-from rlcheck.report.page import STYLES, Page
+from rlcheck.report.pages.page import STYLES, Page
 from rlcheck.report.tables import table_lines
-from rlcheck.report.wording import caution, counts, first_words, verdict, waiver_text
+from rlcheck.report.wording import caution, counts, failure, first_words, verdict, waiver_text
 
 _MAX_DETAILS = 6
 _MAX_FIXES = 2
@@ -50,7 +50,7 @@ def _node(page: Page, report: Report, node: str, verbose: bool) -> None:
 
 
 def _first(page: Page, report: Report) -> None:
-    """What to mend first, of a run."""
+    """Write what to fix first in a run."""
     first = first_words(report)
     for number, line in enumerate(page.wrap(first, 7) if first else ()):
         page.write(page.paint(f"{'       ' if number else ''}{line}", "bold"))
@@ -93,14 +93,14 @@ def _finding(page: Page, finding: Finding, verbose: bool, causes: tuple[str, ...
     """One finding; `on` says of which nodes it is true, "" where there is one alone."""
     tail = f" ({on})" if on else ""
     if finding.is_problem and causes and not verbose:
-        # One cause, one story: what follows from it is named, and told in full once the cause is mended (or with -v).
-        _one_line(page, finding, f"{finding.message} (mend {' and '.join(causes)} first){tail}")
+        # One cause, one story: what follows from it is named, and shown in full once the cause is fixed (or with -v).
+        _one_line(page, finding, f"{failure(finding)} (fix {' and '.join(causes)} first){tail}")
     elif finding.is_problem and finding.status in ("fail", "warn"):
         _problem(page, finding, verbose, on)
     elif finding.is_problem:
         _one_line(page, finding, f"{finding.title}: {finding.message}{tail}")
     elif finding.waived is not None:
-        _one_line(page, finding, f"{finding.message} ({waiver_text(finding)}){tail}")
+        _one_line(page, finding, f"{failure(finding)} ({waiver_text(finding)}){tail}")
     elif verbose:
         time = f" [{finding.duration_ms:.1f} ms]" if finding.duration_ms >= 1 else ""
         _one_line(page, finding, f"{finding.title}: {finding.message}{time}{tail}")
@@ -119,7 +119,7 @@ def _exhibit(page: Page, exhibit: Exhibit) -> None:
 
 
 def _unknown(page: Page, findings: list[Finding], tail: str = "") -> None:
-    """What could not be made, a line for each reason: one silent tool can leave dozens of checks without an answer."""
+    """Write what could not run, a line for each reason: one silent tool leaves dozens of checks without an answer."""
     by_reason: dict[str, list[Finding]] = {}
     for finding in findings:
         silent = finding.message.startswith(_SILENT) and sum(f.message.startswith(_SILENT) for f in findings) > 1
@@ -137,7 +137,7 @@ def _one_line(page: Page, finding: Finding, text: str) -> None:
 def _problem(page: Page, finding: Finding, verbose: bool, on: str = "") -> None:
     symbol = page.paint(page.symbols[finding.status], STYLES[finding.status])
     head = page.paint(f"{page.plain(finding.id)}  ", "bold")
-    lines = page.wrap(finding.title if finding.expected else finding.message, 14)
+    lines = page.wrap(finding.headline, 14)
     page.write(f"    {symbol} {head}{page.paint(lines[0], 'bold')}")
     for line in lines[1:]:
         page.write(" " * 14 + page.paint(line, "bold"))
@@ -153,7 +153,7 @@ def _problem(page: Page, finding: Finding, verbose: bool, on: str = "") -> None:
         for item in finding.evidence:
             source = f" ({item.source})" if item.source else ""
             _labelled(page, "evidence", f"{item.fact} = {item.value}{source}")
-    _labelled(page, "more", f"rlcheck explain {finding.playbook or finding.id}")
+    _labelled(page, "source", f"rlcheck explain {finding.playbook or finding.id}")
     page.write()
 
 
@@ -169,6 +169,8 @@ def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
     if finding.expected:
         yield "expected", finding.expected
         yield "found", finding.found
+    elif finding.message != finding.headline:
+        yield "found", finding.message
     generic = f"expected {finding.expected}, found {finding.found}"
     if finding.expected and finding.message != generic:
         yield "that is", finding.message
@@ -183,7 +185,7 @@ def _fixes(page: Page, finding: Finding, verbose: bool) -> None:
     for index, fix in enumerate(shown):
         _fix(page, "fix" if index == 0 else "or", fix)
     if len(shown) < len(finding.fixes):
-        _labelled(page, "", f"({len(finding.fixes) - len(shown)} more: see below)")
+        _labelled(page, "", f"({len(finding.fixes) - len(shown)} more in the playbook)")
 
 
 def _fix(page: Page, label: str, fix: Fix) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TextIO, TypeVar
 
 import msgspec
 
-from rlcheck.report.model import Finding, Fix, Report
+from rlcheck.finding import Finding, Fix, Report
 
 T = TypeVar("T")
 
@@ -68,11 +68,11 @@ def to_ascii(text: str) -> str:
 
 def caution(fix: Fix) -> str:
     """What to know before typing a fix: needs root, what it would destroy."""
-    words = ["as root"] if fix.needs_root else []
+    words = ["needs root"] if fix.needs_root else []
     if fix.safety == "unsafe" and fix.kind != "advice":
-        harmless = fix.destroys.startswith("nothing")
-        words.append(fix.destroys if harmless else f"unsafe: {fix.destroys}" if fix.destroys else "unsafe")
-    return ", ".join(words)
+        harmless = f"safe by itself, but {fix.caution}" if fix.caution else "unsafe"
+        words.append(f"unsafe: {fix.destroys}" if fix.destroys else harmless)
+    return "; ".join(words)
 
 
 def called(nodes: Sequence[str]) -> str:
@@ -87,7 +87,7 @@ def counts(report: Report) -> str:
         (s.fail, "failed"),
         (s.warn, "warned"),
         (s.error, "broke"),
-        (s.unknown, "could not be made"),
+        (s.unknown, "could not run"),
         (s.info, "to know"),
         (s.passed, "passed"),
         (s.skip, "do not apply"),
@@ -109,13 +109,13 @@ def verdict(report: Report) -> str:
             if len(report.nodes) > 1
             else ""
         )
-        return f"exit code 1: {number} check{'s' if number > 1 else ''} failed{on}; mend {first} first"
+        return f"exit code 1: {number} check{'s' if number > 1 else ''} failed{on}; fix {first} first"
     if report.exit_code and report.command == "run" and report.notes:
         return f"exit code 1: {report.notes[-1]}"
     if report.exit_code and not report.strict:
         return "exit code 1: the environment that was asked for could not be examined"
     if report.exit_code:
-        return "exit code 1: --strict counts warnings and checks that could not be made"
+        return "exit code 1: --strict counts warnings and checks that could not run"
     if s.unknown + s.error:
         left = s.unknown + s.error
         words = "1 check is" if left == 1 else f"{left} checks are"
@@ -126,7 +126,7 @@ def verdict(report: Report) -> str:
 
 
 def first_words(report: Report) -> str:
-    """What to mend first in a run, and since which step, in a line; "" for other commands and healthy runs."""
+    """Return what to fix first in a run, and since which step; "" for other commands and healthy runs."""
     if report.command not in ("run", "drift"):
         return ""
     found = next((f for f in report.checks if f.is_problem and f.status in ("fail", "warn")), None)
@@ -136,11 +136,22 @@ def first_words(report: Report) -> str:
 
 
 def in_a_line(finding: Finding) -> str:
-    """A finding about a run: what was looked at, what was found, and since which step where the words do not say."""
-    what = finding.found or finding.message
+    """Return a finding about a run in a line: the failure, what was found, and since which step it holds."""
+    what = "; ".join(dict.fromkeys((finding.headline, finding.found or finding.message)))
     step = since(finding)
     tail = f", since step {step}" if step is not None and not re.search(r"\bsteps? \d", what) else ""
-    return f"{finding.id} {finding.title}: {what}{tail}"
+    return f"{finding.id}: {what}{tail}"
+
+
+def failure(finding: Finding) -> str:
+    """Return the failure of a finding and what was found, in one sentence."""
+    what = finding.found or finding.message
+    return finding.headline if what == finding.headline else f"{finding.headline}: {what}"
+
+
+def said(finding: Finding) -> str:
+    """Return all that a finding says in one sentence: the failure, if there is one, what was expected and found."""
+    return finding.message if finding.headline == finding.title else f"{finding.headline}: {finding.message}"
 
 
 def since(finding: Finding) -> int | None:

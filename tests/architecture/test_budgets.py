@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("rlcheck", "trainer", "playbooks")
+PACKAGES = ("rlcheck", "trainer")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 OLDEST_PYTHON = (3, 10)

@@ -30,13 +30,13 @@ LOCKS = {path.stem: read_lock(path) for path in sorted(STACKS.glob("*.txt"))}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CASES = [(name, python) for name, lock in LOCKS.items() for python in lock.words("python")]
 TRAINING = ("cpu", "cuda-vllm")
-BASE_INSTALL_MAXIMUM = 12
+BASE_INSTALL_MAXIMUM = 15
 
 
 def roots(lock: Lock, extras: list[str] | None = None) -> list[str]:
     """What the project declares for this stack."""
     if lock.name == "build":
-        return PYPROJECT["build-system"]["requires"]
+        return [*PYPROJECT["build-system"]["requires"], "uv"]
     return project_requirements(PYPROJECT, lock.words("extras") if extras is None else extras)
 
 

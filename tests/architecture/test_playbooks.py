@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import pytest
+import yaml
 
-from rlcheck.checks import FAMILIES, builtin_checks
-from rlcheck.playbook import Library, Playbook, fill
+from rlcheck.checks import builtin_checks
+from rlcheck.families import FAMILIES
+from rlcheck.playbook import DIRECTORY, Library, Playbook, Recipe, Relations, Signature, fill
 
 LIBRARY = Library()
 IDS = LIBRARY.ids()
 CHECKS = {check.id: check for check in builtin_checks()}
-HEADINGS = ("## What happens", "## Why", "## How to be sure", "## How to mend", "## What does not help")
+HEADINGS = ("## What happens", "## Why", "## How to verify", "## How to fix", "## What does not help")
 ROUTINE_HARM = re.compile(r"pkill -f|killall|rm -rf /tmp/ray|chown -R|--privileged|seccomp=unconfined|chmod -R 777")
+CONTENT = re.compile(r"[a-z_]\w{3,}|\d+(?:\.\d+)*")
+LEAST_OF_A_SENTENCE = 60
+MOST_REPEATED = 0.7
 ENVIRONMENT = re.compile(r"(export [A-Za-z_]\w*=\S.*|unset ([A-Za-z_]\w*|\{\{\w+\}\}))")
 
 
@@ -35,8 +43,67 @@ def test_every_check_has_its_playbook_and_back() -> None:
 
 
 def test_body_has_its_headings(playbook: Playbook) -> None:
-    assert tuple(re.findall(r"^## .+$", playbook.body, re.M)) == HEADINGS
+    """In their order. One that would only say the front matter again is left out."""
+    found = re.findall(r"^## .+$", playbook.body, re.M)
+    assert found == [heading for heading in HEADINGS if heading in found]
+    assert all(playbook.section(heading.removeprefix("## ")) for heading in found)
     assert set(playbook.families) <= set(FAMILIES)
+
+
+def test_how_to_fix_says_more_than_the_fixes(playbook: Playbook) -> None:
+    """Screens and pages print it below the fixes: it is whole sentences, and not their titles again."""
+    words = " ".join(playbook.section("How to fix").split())
+    if words:
+        assert len(words) >= LEAST_OF_A_SENTENCE, f"a fragment: {words}"
+        assert words.endswith("."), f"no whole sentence: {words}"
+        assert repeated(words, playbook.fixes) < MOST_REPEATED, f"the fixes say it already: {words}"
+
+
+def repeated(words: str, fixes: tuple[Recipe, ...]) -> float:
+    """The share of the content words (numbers, and words of four letters or more) that titles of FIXES have, too."""
+    mine = CONTENT.findall(words.lower())
+    theirs = {*CONTENT.findall(" ".join(fix.title for fix in fixes).lower())}
+    return sum(word in theirs for word in mine) / max(1, len(mine))
+
+
+def test_a_repetition_is_found() -> None:
+    fix = Recipe(title="Set a lower learning rate, or clip gradients at 1.0", kind="advice", safety="safe")
+    assert repeated("Lower the learning rate, then clip the gradients at 1.0.", (fix,)) >= MOST_REPEATED
+    assert repeated("Ranks of 8 to 64 are usual for RL.", (fix,)) < MOST_REPEATED
+
+
+def test_it_restates_no_default(playbook: Playbook) -> None:
+    front = yaml.safe_load((DIRECTORY / f"{playbook.id}.md").read_text(encoding="utf-8").split("---\n", 2)[1])
+    assert [*restated(front, Playbook)] == []
+
+
+def restated(written: dict[str, Any], struct: type[msgspec.Struct]) -> Iterator[str]:
+    """The fields of WRITTEN whose value is the default of STRUCT, those of the structs inside included."""
+    inside: dict[str, type[msgspec.Struct]] = {"signatures": Signature, "fixes": Recipe, "relations": Relations}
+    for field in msgspec.structs.fields(struct):
+        value = written.get(field.name)
+        if value is None:
+            continue
+        if not field.required and value == msgspec.json.decode(msgspec.json.encode(default(field))):
+            yield field.name
+        elif field.name in inside:
+            for one in value if isinstance(value, list) else [value]:
+                yield from (f"{field.name}: {name}" for name in restated(one, inside[field.name]))
+
+
+def default(field: msgspec.structs.FieldInfo) -> object:
+    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+
+
+def test_a_restated_default_is_found() -> None:
+    front = {
+        "id": "x",
+        "versions": "any",
+        "checks": [],
+        "relations": {"wraps": False, "consequence_of": ["y"]},
+        "fixes": [{"needs_root": False}],
+    }
+    assert {*restated(front, Playbook)} == {"versions", "checks", "relations: wraps", "fixes: needs_root"}
 
 
 def test_it_says_where_it_is_proved(playbook: Playbook) -> None:
@@ -52,7 +119,10 @@ def test_fixes_are_what_they_say(playbook: Playbook) -> None:
     for fix in playbook.fixes:
         assert (fix.kind == "advice") == (not fix.command), f"{fix.title}: advice has no command, all others have one"
         if fix.safety == "unsafe":
-            assert fix.destroys, f"{fix.title}: an unsafe fix says what it would destroy"
+            assert bool(fix.destroys) != bool(fix.caution), (
+                f"{fix.title}: an unsafe fix says what it would destroy, or what to know of one that destroys nothing"
+            )
+            assert not re.match(r"(nothing|none|no)\b", fix.destroys), f"{fix.title}: that is a caution"
         if fix.safety == "safe":
             assert not fix.needs_root, f"{fix.title}: nothing that needs root is safe"
             assert fix.kind not in ("package",), f"{fix.title}: installing packages is not safe"
@@ -79,7 +149,7 @@ def test_parameters_are_filled_by_its_checks(playbook: Playbook) -> None:
 
     given: set[str] = set()
     for check_id in playbook.checks:
-        cases = importlib.import_module(f"tests.checks.{check_id[:3].lower()}.cases")
+        cases = importlib.import_module(f"tests.checks.{FAMILIES[check_id[:3]].topic}.cases")
         others: dict[str, tuple[Facts, ...]] = vars(cases).get("OTHER_FIRES", {})
         for fires in (cases.CASES[check_id][0], *others.get(check_id, ())):
             given |= set(CHECKS[check_id].judge(fires).params)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from trainer.config import schema
-from trainer.config.schema import RunConfig
+from rltrain.config import schema
+from rltrain.config.schema import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAINER = ROOT / "trainer"
+TRAINER = ROOT / "trainer" / "rltrain"
 SOURCES = sorted(TRAINER.rglob("*.py"))
 MAX_LOOP_LINES = 150
 HEAVY = {"torch", "ray", "vllm", "sglang", "transformers", "tensordict", "datasets", "pyarrow"}
@@ -35,30 +35,30 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def test_the_loop_is_read_in_one_go() -> None:
-    assert (TRAINER / "loop.py").read_text(encoding="utf-8").count("\n") < MAX_LOOP_LINES
+    assert (TRAINER / "controller" / "loop.py").read_text(encoding="utf-8").count("\n") < MAX_LOOP_LINES
 
 
 def test_process_groups_are_the_business_of_ranks_and_weight_sync() -> None:
     """An engine and a training rank each own their process's default group; nobody else makes or uses one."""
     users = {
-        path.relative_to(TRAINER).parts[0]
+        ".".join(path.relative_to(TRAINER).parts[:2])
         for path in SOURCES
         if any(name.startswith(("torch.distributed", "torch._C._distributed")) for name in imports_of(path))
     }
-    assert users == {"fsdp", "sync"}
+    assert users == {"workers.fsdp", "workers.sync"}
 
 
 CODES = {
     "help": (
         "from typer.testing import CliRunner\n"
-        "from trainer.cli import app\n"
+        "from rltrain.cli.app import app\n"
         "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0"
     ),
     "dry run": (
-        "from trainer.config import check, load, notes, resolve\n"
-        "from trainer.config.resolve import Machine\n"
-        "from rlcheck.memory.predict import Gpu\n"
-        "from trainer.dry_run import report\n"
+        "from rltrain.config import check, load, notes, resolve\n"
+        "from rltrain.config.resolve import Machine\n"
+        "from rlcheck.measure.memory.predict import Gpu\n"
+        "from rltrain.cli.dry_run import report\n"
         "config = resolve(load('toy-ppo'), Machine('cpu', 0, 2))\n"
         "check(config)\n"
         "assert list(report(config, 'table', Gpu('CPU', 1 << 34)))"

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Split so that this file does not match itself.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:wo" r"rk|fa" r"rm)/|/root/\.py" r"env|/tmp/[a-z]+-[0-9a-f]{8}")
 REGISTRY = re.compile(r"https?://(?:files|registry|deb|py" r"pi|security)\.[a-z.]+/")
-STACK = {"torch", "ray", "vllm", "sglang", "transformers", "tensordict", "trainer", "pynvml", "grpc", "pydantic"}
+STACK = {"torch", "ray", "vllm", "sglang", "transformers", "tensordict", "rltrain", "pynvml", "grpc", "pydantic"}
 
 
 def tracked_texts() -> dict[str, str]:
@@ -46,9 +46,9 @@ def test_doctor_process_stays_light() -> None:
     """A whole `rlcheck env` in one process imports nothing of the training stack."""
     code = (
         "import sys\n"
-        "from rlcheck.cli.env import EnvRequest, run_env\n"
+        "from rlcheck.cli.env import EnvRequest, run\n"
         "import io; sys.stdout = io.StringIO()\n"
-        "run_env(EnvRequest())\n"
+        "run(EnvRequest())\n"
         f"print(sorted({STACK!r} & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

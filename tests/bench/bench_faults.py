@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from tests.bench.faults.table import FAULTS, HEALTHY, Fault  # noqa: E402
 
 INJECT = Path(__file__).parent / "faults" / "inject"
-RLTRAIN = (sys.executable, "-c", "from trainer.cli import main; main()")
+RLTRAIN = (sys.executable, "-m", "rltrain")
 STEPS = 30
 BAR = 0.9
 """Least share of the faults whose first finding is right."""

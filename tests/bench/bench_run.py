@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.curves import write
+from tests.measure.run import write
 
 BAR_S = 1.0
 NAMES = (
@@ -148,20 +148,20 @@ def command(*words: str) -> int:
 
 def judge(facts: Any) -> int:
     """Run the checks of the command; how many there are."""
-    from rlcheck import engine
+    from rlcheck import judging
     from rlcheck.checks import family_checks
     from rlcheck.facts.base import known
     from rlcheck.facts.document import Facts
     from rlcheck.playbook import Library
 
     found = [check for family in ("DRF", "RUN") for check in family_checks(family)]
-    engine.judge(Facts(training=known(facts)), found, Library())
+    judging.judge(Facts(run=known(facts)), found, Library())
     return len(found)
 
 
 def measure(kind: str, place: Path, steps: int, metrics: list[str], times: int) -> bool:
     """Make a run of KIND at PLACE and print how long each part of looking at it takes; whether it keeps to the bar."""
-    from rlcheck.curves.read import read_training
+    from rlcheck.measure.run.read import read_training
 
     if not place.exists():
         MAKERS[kind](place, steps, metrics)

@@ -21,9 +21,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from trainer.run_dir import read_steps  # noqa: E402
+from rltrain.records.run_dir import read_steps  # noqa: E402
 
-COMMAND = (sys.executable, "-c", "from trainer.cli import main; main()")
+COMMAND = (sys.executable, "-m", "rltrain")
 BLIND = 0.35
 """At most: before RL, with the best constant answer, with answers to other prompts."""
 LEARNT = 0.9

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from tests.bench.gpu.memory_configs import GROUPS, SIZES, Case
-from tests.memory.test_predict import BROKEN, MEASURED, peak, prediction
+from tests.measure.memory.test_predict import BROKEN, MEASURED, peak, prediction
 
 GIB = 1 << 30
 ABOUT = """

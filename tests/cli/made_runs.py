@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlcheck.facts.training import Curve
+from rlcheck.facts.run import Curve
 from tests.checks.run.synthetic import SETTINGS, healthy_curves
 from tests.conftest import ROOT, base_environ
 

@@ -117,3 +117,17 @@ def test_what_cannot_be_read_is_one_line(words: list[str], said: str) -> None:
     assert (done.returncode, done.stdout) == (2, ""), done.stdout
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_engine_that_the_framework_does_not_have(broken: Path) -> None:
+    broken.write_text(BROKEN.replace("name: vllm", "name: vlllm"))
+    words = ("run.yaml", "--no-fs", "--select", "CFG070")
+    done = rlcheck(*words, "--format", "json", cwd=broken.parent)
+    (found,) = json.loads(done.stdout)["checks"]
+    assert (done.returncode, found["status"], found["found"]) == (1, "fail", "vlllm")
+    assert found["evidence"][0]["source"] == "run.yaml:11:5"
+    assert found["fixes"][0]["command"] == "actor_rollout_ref.rollout.name=vllm"
+    # Code of the user's own may register one.
+    own = rlcheck(*words, "actor_rollout_ref.model.external_lib=mine", cwd=broken.parent)
+    assert own.returncode == 0
+    assert "! CFG070" in own.stdout

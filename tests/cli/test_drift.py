@@ -10,18 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlcheck.checks.drf.bands import noise
-from rlcheck.cli.active import ReportRequest
-from rlcheck.cli.drift import DriftRequest, is_run, run_drift
-from rlcheck.cli.options import Format
-from rlcheck.cli.run import document, read
-from rlcheck.drift import engine
+from rlcheck.cli.drift import is_run, run
+from rlcheck.cli.facts_files import document
+from rlcheck.cli.requests.configs import DriftRequest
+from rlcheck.cli.requests.report import Format, ReportRequest
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts, decode, encode
 from rlcheck.facts.drift import Bin, DriftFacts, Gap, OperationGap, TokenGap, Variant
-from rlcheck.facts.training import Curve
-from rlcheck.report.drift_plots import write_plot
-from tests.checks.drf.cases import explained, failed, measured
+from rlcheck.facts.run import Curve
+from rlcheck.measure.drift import bridge
+from rlcheck.measure.drift.bands import noise
+from rlcheck.measure.run.read import read_training
+from rlcheck.report.pages.drift_plots import write_plot
+from tests.checks.drift.cases import explained, failed, measured
 from tests.checks.run.synthetic import healthy_curves
 from tests.cli.made_runs import write_run
 from tests.cli.test_run import COLOUR
@@ -106,7 +107,7 @@ def test_a_measurement_is_shown_with_everything(record: Path) -> None:
 
 
 def test_a_measurement_that_failed_says_where() -> None:
-    from rlcheck.report.drift_exhibits import headline
+    from rlcheck.report.topics.drift import headline
 
     facts = failed("died", "the engine died")
     assert facts.drift.value is not None
@@ -129,7 +130,7 @@ def test_a_plot_as_a_page(record: Path, frozen: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed here")
 def test_a_plot_as_a_picture(record: Path, frozen: Path, tmp_path: Path) -> None:
     (facts,) = decode(record.read_bytes())
-    for number, one in enumerate((facts, document(read(str(frozen))))):
+    for number, one in enumerate((facts, document(run=known(read_training(frozen))))):
         picture = tmp_path / f"{number}.png"
         write_plot(one, picture)
         assert picture.read_bytes().startswith(b"\x89PNG")
@@ -171,11 +172,11 @@ def test_the_options_reach_the_measurement(monkeypatch: pytest.MonkeyPatch, tmp_
         assert drift is not None
         return drift
 
-    monkeypatch.setattr(engine, "examine_drift", examine)
+    monkeypatch.setattr(bridge, "examine_drift", examine)
     report = ReportRequest(Format.JSON, tmp_path / "report.json", record=tmp_path / "record.json")
-    request = DriftRequest(report, "toy-grpo", ("data.seed=3",), num_prompts=7, try_all=True, operations=True,
-                           start_timeout_s=33, budget_s=44)  # fmt: skip
-    run_drift(request)
+    request = DriftRequest("toy-grpo", ("data.seed=3",), num_prompts=7, try_all=True, operations=True,
+                           start_timeout_s=33, budget_s=44, report=report)  # fmt: skip
+    run(request)
     options = asked["options"]
     assert (options.num_prompts, options.try_all, options.operations, options.budget_s) == (7, True, True, 44)
     assert dict(options.noise)["float32"] == noise(
@@ -189,7 +190,7 @@ def test_the_options_reach_the_measurement(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_an_empty_document_has_no_table() -> None:
-    from rlcheck.report.drift_exhibits import exhibits, headline
+    from rlcheck.report.topics.drift import exhibits, headline
 
     assert exhibits(Facts()) == ()
     assert headline(Facts()) == ""

@@ -21,6 +21,7 @@ Acme = dict[str, str | None]
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("list", "--format", "junit"), "is not one of 'text', 'json'"),
         (("nonsense",), "nonsense"),
         (("env", "--nonsense"), "--nonsense"),
         (("env", "--format", "yaml"), "yaml"),
@@ -46,7 +47,6 @@ def test_wrong_usage(arguments: tuple[str, ...], says: str) -> None:
         (("env", "--select", "sys"), "did you mean SYS?"),
         (("env", "--ignore", "SYS999x"), "SYS999x"),
         (("list", "--select", "ABC"), "ABC"),
-        (("list", "--format", "junit"), "the list comes as text or json"),
         (("explain", "SYS01"), "did you mean SYS0"),
         (("explain", "no such thing"), "`rlcheck list` names all checks"),
         (("explain", "x" * 5000), "nothing is called"),
@@ -71,20 +71,20 @@ def test_a_user_error_is_one_line(arguments: tuple[str, ...], says: str) -> None
 
 FUTURE = b'{"schema_version": "9.0", "nodes": [{"node": "a"}]}'
 NEXT_MINOR = (
-    b'{"schema_version": "1.9", "invented": 1, "nodes": [{"node": "a", "later": {"x": 1}, "schema_version": "1.9"}]}'
+    b'{"schema_version": "2.9", "invented": 1, "nodes": [{"node": "a", "later": {"x": 1}, "schema_version": "2.9"}]}'
 )
-START = b'{"schema_version": "1.0", "nodes": [{"node": "a", "plugins": {"p": {"value": '
+START = b'{"schema_version": "2.0", "nodes": [{"node": "a", "plugins": {"p": {"value": '
 FILES = {
     "empty": (b"", "not a facts file"),
     "text": (b"hello\n", "not a facts file"),
     "binary": (bytes(range(256)) * 100, "not a facts file"),
     "other JSON": (b"[1, 2]", "not a facts file"),
-    "a report": (b'{"version": "0.1", "schema_version": "1.0"}', "no node"),
+    "a report": (b'{"version": "0.1", "schema_version": "2.0"}', "no node"),
     "future": (FUTURE, "'9.0' cannot be read by this rlcheck"),
-    "no nodes": (b'{"schema_version": "1.0", "nodes": []}', "no node"),
-    "wrong type": (b'{"schema_version": "1.0", "nodes": [{"node": 7}]}', "$.nodes[0].node"),
-    "twice the same node": (b'{"schema_version": "1.0", "nodes": [{"node": "a"}, {"node": "a"}]}', "recorded twice"),
-    "deep": (b'{"schema_version": "1.0", "nodes": ' + b"[" * 100_000, "facts.json"),
+    "no nodes": (b'{"schema_version": "2.0", "nodes": []}', "no node"),
+    "wrong type": (b'{"schema_version": "2.0", "nodes": [{"node": 7}]}', "$.nodes[0].node"),
+    "twice the same node": (b'{"schema_version": "2.0", "nodes": [{"node": "a"}, {"node": "a"}]}', "recorded twice"),
+    "deep": (b'{"schema_version": "2.0", "nodes": ' + b"[" * 100_000, "facts.json"),
     "a long number": (
         START + b"9" * 50 + b"}}}]}",
         "64",
@@ -185,7 +185,7 @@ def test_exit_codes(acme: Acme, tmp_path: Path) -> None:
     assert code("slow", "--ignore", "ACM", "--strict") == 0
     assert code("slow", "--nonsense") == 2
     # What nobody foresaw: a module that breaks inside the doctor.
-    code_that_breaks = "import rlcheck.engine as e\ndef bad(*a):\n    raise RuntimeError('x' * 5000)\ne.judge = bad\n"
+    code_that_breaks = "import rlcheck.judging as e\ndef bad(*a):\n    raise RuntimeError('x' * 5000)\ne.judge = bad\n"
     write_tree(tmp_path, {"sitecustomize.py": code_that_breaks})
     done = rlcheck("env", env={"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
     assert done.code == 3

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from rlcheck.facts.training import Curve
+from rlcheck.facts.run import Curve
 from tests.checks.run.synthetic import healthy_curves
 from tests.cli.made_runs import constant_reward, write_run
 from tests.conftest import base_environ, in_terminal, rlcheck
 
 COLOUR = re.compile(r"\x1b\[[\d;]*[mK]")
-STACK = {"torch", "ray", "vllm", "transformers", "pydantic", "omegaconf", "numpy", "matplotlib", "trainer"}
+STACK = {"torch", "ray", "vllm", "transformers", "pydantic", "omegaconf", "numpy", "matplotlib", "rltrain"}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def report_of(*words: str | Path, code: int = 0) -> dict[str, Any]:
     return json.loads(done.out)
 
 
+@pytest.mark.row("F64")
 def test_a_healthy_run_is_a_table_that_fits_a_terminal(healthy: Path) -> None:
     done = in_terminal("run", healthy, columns=80)
     assert done.code == 0, done.out
@@ -65,7 +66,7 @@ def test_ascii_is_ascii(alike: Path) -> None:
 def test_what_to_mend_first_is_the_first_line(alike: Path) -> None:
     done = rlcheck("run", alike)
     assert done.code == 1
-    assert done.out.splitlines()[1].startswith("first: RUN011 Rewards differ between answers: ")
+    assert done.out.splitlines()[1].startswith("first: RUN011: Rewards do not differ between answers; ")
     assert report_of(alike, code=1)["checks"][0]["id"] == "RUN011"
     assert report_of(alike, "--ignore", "RUN011")["checks"][0]["status"] != "fail"
 
@@ -119,7 +120,7 @@ def test_the_page_is_written_beside_the_report(alike: Path, tmp_path: Path) -> N
     page = tmp_path / "page.html"
     report = report_of(alike, "--html", page, code=1)
     text = page.read_text()
-    assert report["checks"][0]["title"] in text
+    assert report["checks"][0]["headline"] in text
     assert "<svg" in text
     assert "copy 12" in text
 

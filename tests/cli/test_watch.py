@@ -30,6 +30,7 @@ def test_a_run_that_finishes_well_ends_the_watch_with_0(tmp_path: Path) -> None:
     assert "rlcheck: watching" in done.err.splitlines()[0]
 
 
+@pytest.mark.row("F69")
 def test_a_run_that_stands_still_ends_it_with_the_stack_of_every_rank(tmp_path: Path) -> None:
     with living(tmp_path / "run", "hang") as process:
         done = rlcheck("run", tmp_path / "run", *QUICK, "--stall-s", "3")
@@ -56,7 +57,7 @@ def test_the_first_fail_ends_it_at_once_and_rings_the_bell(tmp_path: Path) -> No
         assert process.poll() is None
     assert done.code == 1
     assert "\a" in done.out
-    assert "RUN011 Rewards differ between answers" in done.out
+    assert "RUN011: Rewards do not differ between answers" in done.out
     assert "no more is watched" in done.out
 
 

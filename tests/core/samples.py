@@ -31,12 +31,6 @@ def sample(
             It is 3.5 times as slow. And more.
 
             A second paragraph.
-
-        How to fix:
-            Not at all.
-
-        References:
-            https://example.org
         """
         return verdict(facts) if callable(verdict) else verdict  # type: ignore[return-value]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlcheck.config import ConfigError, IgnoreEntry, Settings, load_settings, waivers
-from rlcheck.report.model import Waiver
+from rlcheck.doctor.settings import ConfigError, IgnoreEntry, Settings, load_settings, waivers
+from rlcheck.finding import Waiver
 from tests.conftest import rlcheck
 
 TODAY = date(2026, 11, 21)

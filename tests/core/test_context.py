@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlcheck.facts.base import MissingKind, known
-from rlcheck.probes.context import READ_LIMIT_BYTES, ProbeContext
+from rlcheck.measure.machine.context import READ_LIMIT_BYTES, ProbeContext
 from tests.conftest import FakeMachine, write_command
 
 

@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from rlcheck import doctor as clinic
-from rlcheck.checks import FAMILIES
-from rlcheck.config import IgnoreEntry, Settings
-from rlcheck.doctor import Doctor, SelectionError
+from rlcheck.doctor import clinic
+from rlcheck.doctor.clinic import Doctor, SelectionError
+from rlcheck.doctor.settings import IgnoreEntry, Settings
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
+from rlcheck.families import FAMILIES
+from rlcheck.finding import Report
+from rlcheck.measure.machine.registry import PROBES, Probe
 from rlcheck.playbook import Library
-from rlcheck.probes.registry import PROBES, Probe
-from rlcheck.report.model import Report
 from tests.core.samples import FACTS, failing, sample
 
 DOCTOR = Doctor(

@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlcheck import engine
+from rlcheck import judging
 from rlcheck.check import Check, Verdict, check, fail, info, passed, skip, unknown, warn
 from rlcheck.facts.base import FactMissingError, Missing, MissingKind, absent, missing, need
 from rlcheck.facts.document import Facts
+from rlcheck.finding import Finding, Waiver
 from rlcheck.playbook import Library
-from rlcheck.report.model import Finding, Waiver
 from tests.core.samples import FACTS, sample
 
 EMPTY = Library(())
 
 
 def judge(check: Check, facts: Facts = FACTS, **waivers: Waiver) -> Finding:
-    return engine.judge(facts, (check,), EMPTY, waivers)[0]
+    return judging.judge(facts, (check,), EMPTY, waivers)[0]
 
 
 def test_a_verdict_becomes_a_finding() -> None:
@@ -127,7 +127,7 @@ def test_no_playbook_or_a_broken_one_costs_the_fixes_only(tmp_path: Path) -> Non
     (tmp_path / "broken.md").write_bytes(b"---\n\xff\xfe\n---\n")
     (tmp_path / "list.md").write_bytes(b"---\n- a\n---\nbody\n")
     for name in ("nothing", "broken", "list", "x" * 5000):
-        finding = engine.judge(FACTS, (sample("ABC001", fail("a", "b"), playbook=name),), Library((tmp_path,)))[0]
+        finding = judging.judge(FACTS, (sample("ABC001", fail("a", "b"), playbook=name),), Library((tmp_path,)))[0]
         assert (finding.status, finding.fixes) == ("fail", ())
 
 

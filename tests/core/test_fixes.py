@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlcheck import fixes
 from rlcheck.check import Status
-from rlcheck.probes.context import ProbeContext
-from rlcheck.report.model import Finding, Fix, Report, Waiver
+from rlcheck.doctor import fixes
+from rlcheck.finding import Finding, Fix, Report, Waiver
+from rlcheck.measure.machine.context import ProbeContext
 from tests.conftest import in_terminal, rlcheck
 
 Acme = dict[str, str | None]
@@ -24,7 +24,9 @@ def report(*findings: Finding) -> Report:
 
 
 def finding(id: str, *offered: Fix, status: Status = "fail", waived: Waiver | None = None) -> Finding:
-    return Finding(id=id, title="t", family=id[:3], status=status, message="m", fixes=offered, waived=waived)
+    return Finding(
+        id=id, title="t", headline="h", family=id[:3], status=status, message="m", fixes=offered, waived=waived
+    )
 
 
 def test_a_plan_takes_the_first_safe_fix_of_each_problem() -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from rlcheck.facts.base import MissingKind, absent, known, missing
 from rlcheck.facts.document import SECTIONS, Facts, decode, encode
-from rlcheck.probes import gather as gather_module
-from rlcheck.probes.context import ProbeContext
-from rlcheck.probes.gather import gather
-from rlcheck.probes.registry import Probe
+from rlcheck.measure.machine import gather as gather_module
+from rlcheck.measure.machine.context import ProbeContext
+from rlcheck.measure.machine.gather import gather
+from rlcheck.measure.machine.registry import Probe
 from tests.conftest import base_environ
 
 CONTEXT = ProbeContext("/nowhere", {})
@@ -152,9 +152,9 @@ def test_no_thread_can_be_started(probe: MakeProbe, monkeypatch: pytest.MonkeyPa
 def test_the_process_ends_although_a_thread_hangs() -> None:
     code = """
 import sys, time, types
-from rlcheck.probes.context import ProbeContext
-from rlcheck.probes.gather import gather
-from rlcheck.probes.registry import Probe
+from rlcheck.measure.machine.context import ProbeContext
+from rlcheck.measure.machine.gather import gather
+from rlcheck.measure.machine.registry import Probe
 module = types.ModuleType("stuck")
 module.collect = lambda context: time.sleep(1000)
 sys.modules["stuck"] = module

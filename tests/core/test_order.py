@@ -7,20 +7,20 @@ import random
 import msgspec
 import pytest
 
-from rlcheck import engine
+from rlcheck import judging
 from rlcheck.check import Check, Status, Verdict, fail, unknown, warn
 from rlcheck.facts.document import Facts
+from rlcheck.finding import STATUS_ORDER, Finding, Waiver
 from rlcheck.playbook import Library
-from rlcheck.report.model import STATUS_ORDER, Finding, Waiver
 from tests.core.samples import FACTS, failing, sample
 
 FAMILIES = ("AAA", "BBB", "CCC")
 
 
 def order(*checks: Check, nodes: tuple[Facts, ...] = (FACTS,)) -> list[str]:
-    found = [finding for facts in nodes for finding in engine.judge(facts, checks, Library(()))]
+    found = [finding for facts in nodes for finding in judging.judge(facts, checks, Library(()))]
     random.Random(3).shuffle(found)
-    return [f"{finding.id}{finding.node[2:]}" for finding in engine.in_order(found, FAMILIES)]
+    return [f"{finding.id}{finding.node[2:]}" for finding in judging.in_order(found, FAMILIES)]
 
 
 def test_by_severity_then_family_then_id() -> None:
@@ -53,15 +53,15 @@ def test_what_is_not_wrong_causes_nothing(cause: Verdict) -> None:
 
 
 def test_a_waived_cause_does_not_come_first() -> None:
-    found = engine.judge(FACTS, (failing("AAA001", "CCC001"), failing("CCC001")), Library(()), {"CCC001": Waiver()})
-    assert [finding.id for finding in engine.in_order(found, FAMILIES)] == ["AAA001", "CCC001"]
+    found = judging.judge(FACTS, (failing("AAA001", "CCC001"), failing("CCC001")), Library(()), {"CCC001": Waiver()})
+    assert [finding.id for finding in judging.in_order(found, FAMILIES)] == ["AAA001", "CCC001"]
 
 
 def test_causes_count_on_their_own_node_only() -> None:
     two = msgspec.structs.replace(FACTS, node="n2")
-    here = engine.judge(FACTS, (failing("AAA001", "CCC001"),), Library(()))
-    there = engine.judge(two, (failing("CCC001"),), Library(()))
-    assert [finding.id for finding in engine.in_order((*here, *there), FAMILIES)] == ["AAA001", "CCC001"]
+    here = judging.judge(FACTS, (failing("AAA001", "CCC001"),), Library(()))
+    there = judging.judge(two, (failing("CCC001"),), Library(()))
+    assert [finding.id for finding in judging.in_order((*here, *there), FAMILIES)] == ["AAA001", "CCC001"]
     assert order(failing("AAA001", "CCC001"), failing("CCC001"), nodes=(FACTS, two)) == [
         "CCC001", "AAA001", "CCC001", "AAA001"]  # fmt: skip
 
@@ -87,8 +87,8 @@ def test_nothing_is_lost_or_doubled_in_any_graph() -> None:
                    caused_by=tuple(generator.sample(ids, 3)))
             for id in ids
         ]  # fmt: skip
-        found = engine.judge(FACTS, checks, Library(()))
-        ordered = engine.in_order(found, FAMILIES)
+        found = judging.judge(FACTS, checks, Library(()))
+        ordered = judging.in_order(found, FAMILIES)
         assert sorted(f.id for f in ordered) == sorted(ids)
         assert_no_pointless_delay(ordered)
 

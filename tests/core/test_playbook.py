@@ -52,6 +52,7 @@ HOSTILE = [
     "\r touch canary",
     "\u2028touch canary",
     "\u202etouch canary",
+    "`>canary`",
 ]
 # Every place where a playbook could put a parameter, also those where it should not.
 PLACES = [

@@ -50,7 +50,7 @@ def test_it_is_explained(acme: Acme) -> None:
     page = rlcheck("explain", "acm001", env=acme).out
     assert "Checkpoints take an hour in slow mode" in page
     assert "export ACME_MODE=fast" in page
-    assert "would: everything" in page
+    assert "unsafe: everything" in page
     assert "Acme's directory is missing" in rlcheck("explain", "acme-directory", env=acme).out
 
 
@@ -74,15 +74,24 @@ BROKEN = {
     "syntax error": ("PLUGIN = (", "cannot be loaded: SyntaxError"),
     "leaves": ("raise SystemExit(5)", "cannot be loaded: SystemExit"),
     "no such name": ("OTHER = 1", "cannot be loaded: AttributeError"),
-    "wrong object": ("PLUGIN = {'checks': []}", "is not a rlcheck.plugins.Plugin"),
+    "wrong object": ("PLUGIN = {'checks': []}", "is not a rlcheck.doctor.plugins.Plugin"),
     "checks in a list": (
-        "from rlcheck.plugins import Plugin\nPLUGIN = Plugin('b', checks=['SYS001'])",
+        "from rlcheck.doctor.plugins import Plugin\nPLUGIN = Plugin('b', checks=['SYS001'])",
         "has checks that are not a tuple",
     ),
-    "no checks": ("from rlcheck.plugins import Plugin\nPLUGIN = Plugin('b', checks=None)", "has checks that are not"),
-    "probes": ("from rlcheck.plugins import Plugin\nPLUGIN = Plugin('b', probes=(1,))", "has probes that are not"),
-    "families": ("from rlcheck.plugins import Plugin\nPLUGIN = Plugin('b', families=('X',))", "has families that"),
-    "playbooks": ("from rlcheck.plugins import Plugin\nPLUGIN = Plugin('b', playbooks=7)", "has playbooks that"),
+    "no checks": (
+        "from rlcheck.doctor.plugins import Plugin\nPLUGIN = Plugin('b', checks=None)",
+        "has checks that are not",
+    ),
+    "probes": (
+        "from rlcheck.doctor.plugins import Plugin\nPLUGIN = Plugin('b', probes=(1,))",
+        "has probes that are not",
+    ),
+    "families": (
+        "from rlcheck.doctor.plugins import Plugin\nPLUGIN = Plugin('b', families=('X',))",
+        "has families that",
+    ),
+    "playbooks": ("from rlcheck.doctor.plugins import Plugin\nPLUGIN = Plugin('b', playbooks=7)", "has playbooks that"),
 }
 
 
@@ -108,8 +117,8 @@ def test_what_clashes_is_left_out(acme: Acme, tmp_path: Path) -> None:
     """A plug-in can neither replace a built-in check, nor a section of the facts, nor a family's title."""
     code = """
 from rlcheck.check import check, passed
-from rlcheck.plugins import Plugin
-from rlcheck.probes.registry import Probe
+from rlcheck.doctor.plugins import Plugin
+from rlcheck.measure.machine.registry import Probe
 
 @check("SYS001", "Everything is fine", needs=(), playbook="none")
 def fine(facts):

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from rlcheck.facts.base import Fact, MissingKind
-from rlcheck.probes import process
-from rlcheck.probes.context import ProbeContext
-from rlcheck.probes.process import OUTPUT_LIMIT_BYTES, CommandResult, run_command, stream_child
+from rlcheck.measure.machine import process
+from rlcheck.measure.machine.context import ProbeContext
+from rlcheck.measure.machine.process import OUTPUT_LIMIT_BYTES, CommandResult, run_command, stream_child
 from tests.conftest import base_environ, write_command
 
 ENVIRON = {"PATH": "/usr/bin:/bin"}
@@ -195,7 +195,7 @@ def test_tools_speak_english_without_colours(tmp_path: Path) -> None:
 def test_what_a_stuck_probe_started_does_not_outlive_the_doctor(tmp_path: Path) -> None:
     code = f"""
 import threading, time
-from rlcheck.probes.process import run_command
+from rlcheck.measure.machine.process import run_command
 run = lambda: run_command(["/bin/sh", "-c", "echo $$ > {tmp_path}/pid; sleep 100"], {ENVIRON!r}, 100)
 threading.Thread(target=run, daemon=True).start()
 time.sleep(1)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts, encode
 from rlcheck.facts.platform import PlatformFacts
+from rlcheck.finding import Finding, Report
 from rlcheck.redact import redact, redact_bytes
-from rlcheck.report.model import Finding, Report
 
 ALICE = {"HOME": "/home/alice", "USER": "alice"}
 HEXADECIMAL = "0123456789abcdef" * 2 + "01234567"
@@ -145,7 +145,7 @@ def test_documents_stay_documents() -> None:
     data = redact_bytes(encode((facts,)), ALICE)
     assert json.loads(data)["nodes"][0]["environ"]["value"] == {"https_proxy": "http://***@p:1"}
     report = Report(version="1", command="env", checks=(
-        Finding(id="HFC001", title="token", family="HFC", status="fail", message='{"token": "abcdefgh"}'),
+        Finding(id="HFC001", title="token", headline="h", family="HFC", status="fail", message='{"token": "abcdefgh"}'),
     ))  # fmt: skip
     clean = redact(report, Report, ALICE)
     assert clean.checks[0].title == "token"

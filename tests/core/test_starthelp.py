@@ -15,7 +15,7 @@ from rlcheck.facts.network import DefaultRoute, Interface, NetworkFacts
 from rlcheck.facts.python import Distribution, PythonFacts
 from rlcheck.facts.ray import RayFacts
 from rlcheck.facts.system import CpuFacts, DeviceFacts, Hardware, Place, SystemFacts
-from rlcheck.starthelp import best_interface, start_help
+from rlcheck.measure.cluster.start_help import best_interface, start_help
 
 GIB = 1 << 30
 LO = Interface(name="lo", up=True, operstate="unknown", kind="loopback", ipv4="127.0.0.1")
@@ -193,15 +193,15 @@ def test_what_a_shell_makes_of_it(name: str, tmp_path: Path) -> None:
 
 def test_the_command_counts_gpus_by_their_own_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`rlcheck ray --start-help` asks for what the count is read from."""
-    from rlcheck.cli import ray
-    from rlcheck.cli.active import ReportRequest
+    from rlcheck.cli import front_door, ray
+    from rlcheck.cli.requests.machines import RayRequest
 
     asked: list[str] = []
 
     def own_facts(*arguments: Any) -> Facts:
-        asked.extend(arguments[3])
+        asked.extend(arguments[2])
         return machine(ETH0)
 
-    monkeypatch.setattr(ray, "own_facts", own_facts)
-    assert ray.run_ray(ray.RayRequest(ReportRequest(), start_help=True)) == 0
+    monkeypatch.setattr(front_door.Examination, "own_facts", own_facts)
+    assert ray.run(RayRequest(start_help=True)) == 0
     assert "nvidia" in asked

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from rlcheck.diagnose.model import Answer, Confirmation, Diagnosis, Quote, Unknown
+from rlcheck.finding import Fix
 from rlcheck.playbook import Source, Verify
-from rlcheck.report.diagnosis import DiagnosisReport, make_report, render_diagnosis
-from rlcheck.report.model import Fix
+from rlcheck.report.diagnosis.render import render_diagnosis
+from rlcheck.report.diagnosis.report import DiagnosisReport, make_report
 
 FORMATS = ("text", "json", "markdown", "junit", "sarif")
 OOM_LINE = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. " + "Tried to allocate 13.91 GiB. " * 9 + "The end."

@@ -10,13 +10,13 @@ import pytest
 from rlcheck.checks import builtin_checks
 from rlcheck.diagnose.confirm import checks_of, confirm, is_ruled_out
 from rlcheck.diagnose.model import Answer, Diagnosis, Quote
-from rlcheck.diagnose.overrides import with_overrides
 from rlcheck.diagnose.recipes import params_of
+from rlcheck.doctor.config_fixes import with_overrides
 from rlcheck.facts.document import Facts, decode
+from rlcheck.finding import Fix
+from rlcheck.measure.config.fields import FIELDS, key_of
+from rlcheck.measure.config.read import read_run
 from rlcheck.playbook import Library, Recipe, fill
-from rlcheck.report.model import Fix
-from rlcheck.runs.fields import FIELDS, key_of
-from rlcheck.runs.read import read_run
 from tests.conftest import ROOT
 
 MACHINES = ROOT / "tests" / "fixtures" / "machines"

@@ -12,8 +12,8 @@ import pytest
 import xmlschema
 
 from rlcheck.redact import redact
-from rlcheck.report.diagnosis import DiagnosisReport, diagnosis_schema, make_report
-from rlcheck.report.diagnosis_text import cut
+from rlcheck.report.diagnosis.report import DiagnosisReport, diagnosis_schema, make_report
+from rlcheck.report.diagnosis.text import cut
 from tests.conftest import ROOT
 from tests.diagnose.answers import (
     ANSWER,
@@ -49,21 +49,21 @@ def test_text_tells_the_cause_the_place_and_what_to_type() -> None:
     )
     assert not empty
     for line in (
-        "    Why         13.9 GiB were asked for in one piece, and 8.0 GiB of 79.1 GiB were free.",
-        "                The facts confirm it: confidence is high.",
-        "    Facts       ✓ confirmed by GPU014 on gpu-07: expected 70 GiB free, found 8 GiB",
-        "                ? open GPU015: could not look: nvidia-smi did not answer",
-        "    Seen        12 times, ranks 3, 4",
-        "    Then        A Ray actor died",
-        "    To be sure  nvidia-smi",
-        "                rlcheck env --select GPU",
-        "                  → another process on the card",
-        "    To mend it  1. Lower the micro batch",
-        "                     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
-        "                2. End the other process (as root, unsafe: that process)",
-        "                3. Use a larger card",
-        "    Source      https://docs.pytorch.org/docs/stable/notes/cuda.html",
-        "    More        rlcheck explain gpu-out-of-memory",
+        "    why       13.9 GiB were asked for in one piece, and 8.0 GiB of 79.1 GiB were free.",
+        "              The facts confirm it: confidence is high.",
+        "    facts     ✓ confirmed by GPU014 on gpu-07: expected 70 GiB free, found 8 GiB",
+        "              ? open GPU015: could not look: nvidia-smi did not answer",
+        "    found     12 times, ranks 3, 4",
+        "    then      A Ray actor died",
+        "    verify    nvidia-smi",
+        "              rlcheck env --select GPU",
+        "                → another process on the card",
+        "    fix       1. Lower the micro batch",
+        "                   actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+        "              2. End the other process (needs root; unsafe: that process)",
+        "              3. Use a larger card",
+        "    source    https://docs.pytorch.org/docs/stable/notes/cuda.html",
+        "              rlcheck explain gpu-out-of-memory",
         "[!] The data loader is slow (logs/data.log:7)",
         "note: b.log.gz: ends early",
         "2 logs, 1,204 lines, 88 KiB; exit code 1: an error was diagnosed",
@@ -89,8 +89,8 @@ def test_an_unknown_error_is_said_to_be_unknown() -> None:
     text = shown(make_report(STRANGE), "text")
     assert text.startswith("[?] An error that no playbook knows (train.log:3, rank 0)\n")
     assert "| KeyError: 'reward'\n" in text
-    assert "    To collect  - the logs of all ranks\n                - py-spy dump --pid PID\n" in text
-    assert "To mend it" not in text
+    assert "    collect   - the logs of all ranks\n              - py-spy dump --pid PID\n" in text
+    assert "    fix " not in text
     assert text.endswith("exit code 1: an error that no playbook knows\n")
 
 

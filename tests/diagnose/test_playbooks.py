@@ -14,10 +14,11 @@ from rlcheck.diagnose.answer import diagnose
 from rlcheck.diagnose.decode import decoded
 from rlcheck.diagnose.hits import Hit, hits
 from rlcheck.diagnose.lines import read_line
-from rlcheck.diagnose.signatures import INDEX, pattern_of
-from rlcheck.playbook import Playbook, Signature
+from rlcheck.diagnose.model import Answer, Diagnosis
+from rlcheck.diagnose.signatures import build, pattern_of
+from rlcheck.playbook import Playbook, Signature, fill
+from rlcheck.report.diagnosis.report import make_report
 from tests.diagnose.reading import LIBRARY, index, log_of
-from tests.tools import write_signatures
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "diagnose"
 HEALTHY = sorted((Path(__file__).parents[1] / "fixtures" / "healthy_logs").glob("*.log"))
@@ -26,6 +27,7 @@ OPTION = "%% "
 HOSTILE = ("a", " ", "0", "(", "/", ".", "_", "a ", "1.", "a,", '"', "[", "Error: ", "File ", "\t", "=")
 LONG = 4096
 SLOW_S = 0.05
+"""Of processor time."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ def hits_of(text: str) -> tuple[Hit, ...]:
 
 
 def test_the_index_is_the_playbooks() -> None:
-    assert INDEX.read_bytes() == write_signatures.text(), "run python -m tests.tools.write_signatures"
+    assert index() == build(LIBRARY)
 
 
 def test_there_are_enough() -> None:
@@ -144,3 +146,20 @@ def _seconds(pattern: str, text: str) -> float:
     started = time.process_time()
     compiled.search(text)
     return time.process_time() - started
+
+
+@pytest.mark.parametrize("playbook_id", IN_LOGS)
+def test_no_command_is_shown_with_a_hole(playbook_id: str) -> None:
+    """What the log does not tell is the usual value, or no command: `<name>` is a redirection to a shell."""
+    for case in cases(playbook_id):
+        shown = make_report(diagnose([log_of(case.text)], index(), LIBRARY), everything=True).diagnoses
+        assert [fix.command for found in shown for fix in found.fixes if re.search(r"<[a-z]\w*>", fix.command)] == []
+
+
+@pytest.mark.parametrize("playbook_id", LIBRARY.ids())
+def test_a_fix_that_lacks_all_its_parameters_has_no_hole(playbook_id: str) -> None:
+    book = LIBRARY.get(playbook_id)
+    fixes = tuple(fill(recipe, {}) for recipe in book.fixes)
+    bare = Diagnosis(id=book.id, title="t", status="fail", cause="c", confidence="low", fixes=fixes)
+    (shown,) = make_report(Answer(diagnoses=(bare,)), everything=True).diagnoses
+    assert [fix.command for fix in shown.fixes if re.search(r"<[a-z]\w*>", fix.command)] == []

@@ -68,7 +68,9 @@ def test_a_doctor_that_fails_itself_ends_the_demo(machine: Path) -> None:
 
 
 def test_the_run_directory_that_the_help_names_is_the_recipes_own(machine: Path) -> None:
-    section = yaml.safe_load((ROOT / "trainer" / "recipes" / "toy-ppo.yaml").read_text(encoding="utf-8"))["trainer"]
+    section = yaml.safe_load((ROOT / "trainer" / "rltrain" / "recipes" / "toy-ppo.yaml").read_text(encoding="utf-8"))[
+        "trainer"
+    ]
     place = f"runs/{section['project_name']}/{section['experiment_name']}"
     assert "default_local_dir" not in section
     assert section["resume_mode"] == "disable"  # a second demo starts afresh

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.machines import hardware, surroundings
 from tests.machines.cleaning import clean
 from tests.machines.parts import RECORDS, recorded
 from tests.machines.registry import MACHINES
+from tests.tools.lines import text_of
 
 REAL = ("cpu-vm", "h200-host", "4xh200", "sglang-verl-conflict", "broken-venv")
 # Importing them is what fills the list.
@@ -38,9 +40,14 @@ def main(arguments: list[str]) -> None:
         write(name, build(name))
 
 
+def written(facts: Facts) -> bytes:
+    """The file of a record."""
+    return text_of(json.loads(encode((facts,)))).encode()
+
+
 def write(name: str, facts: Facts) -> None:
     path = RECORDS / f"{name}.json"
-    path.write_bytes(encode((facts,)))
+    path.write_bytes(written(facts))
     print(f"{path.name}: {path.stat().st_size // 1024} KiB")
 
 

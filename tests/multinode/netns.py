@@ -74,7 +74,7 @@ class Node:
         environ |= {
             "HOME": str(self.directory),
             "PATH": ":".join(path),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'trainer'}",
             "OMP_NUM_THREADS": "1",
         }
         changes: dict[str, str | None] = {**self.environ, **(extra or {})}

@@ -21,8 +21,8 @@ _SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 _EAGER = {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "500"}
 _WAIT_MEMBERS = """
 import sys, time
-from rlcheck.probes.context import ProbeContext
-from rlcheck.reach.gcs import ask_gcs
+from rlcheck.measure.machine.context import ProbeContext
+from rlcheck.measure.cluster.gcs import ask_gcs
 while True:
     nodes = ask_gcs(ProbeContext(), sys.argv[1], int(sys.argv[2]), 3.0).nodes.value or ()
     if sum(node.alive for node in nodes) == int(sys.argv[3]):

@@ -100,6 +100,7 @@ def _another_patch() -> bool:
     return other[:2] == own[:2] and other != own
 
 
+@pytest.mark.row("F05")
 def test_a_member_that_differs(cluster: RayCluster, odd_member: Node) -> None:
     examined = at(cluster, cluster.head)
     examined.names("RAY047", "node4", sys.version.split()[0])
@@ -128,6 +129,7 @@ def test_a_node_lost_during_the_check(cluster: RayCluster, member: Node) -> None
     assert any("node4" in text for text in examined.problems().values()), examined.problems()
 
 
+@pytest.mark.row("F57")
 def test_a_bridge_is_advertised(cluster: RayCluster, spare: Node) -> None:
     """node4 joins with the address of its docker0, which every machine has for itself."""
     with spare.add_bridge():

@@ -44,6 +44,7 @@ def test_healthy(ssh: Ssh, trio: tuple[Node, ...]) -> None:
     assert examined.seconds < 60
 
 
+@pytest.mark.row("F54")
 @pytest.mark.parametrize(
     ("number", "id"), [(signal.SIGSTOP, "NCL035"), (signal.SIGKILL, "NCL034")], ids=["hangs", "dies"]
 )
@@ -59,6 +60,7 @@ def test_a_rank_is_lost(ssh: Ssh, trio: tuple[Node, ...], number: signal.Signals
     assert trio[2].address not in found, found
 
 
+@pytest.mark.row("F54")
 @pytest.mark.usefixtures("firewall")
 def test_a_slow_pair(ssh: Ssh, trio: tuple[Node, ...]) -> None:
     _, second, third = trio
@@ -67,6 +69,7 @@ def test_a_slow_pair(ssh: Ssh, trio: tuple[Node, ...]) -> None:
     examined.names("NCL043", f"{second.address} ↔ {third.address}")
 
 
+@pytest.mark.row("F54")
 def test_a_wrong_sum(trio: tuple[Node, ...], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WRONG_SUM)
     trio[2].environ["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
@@ -80,6 +83,7 @@ def test_a_wrong_sum(trio: tuple[Node, ...], tmp_path: Path) -> None:
     examined.names("NCL037", f"to blame: {trio[2].address}")
 
 
+@pytest.mark.row("F54")
 def test_an_interface_that_does_not_exist(trio: tuple[Node, ...], tmp_path: Path) -> None:
     trio[1].environ["GLOO_SOCKET_IFNAME"] = "docker0"
     require("sshd", "ssh", "ssh-keygen")

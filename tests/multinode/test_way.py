@@ -43,6 +43,7 @@ def test_without_ray(cluster: RayCluster, spare: Node) -> None:
     assert [examined.findings[id]["status"] for id in WAY] == ["pass"] * len(WAY)
 
 
+@pytest.mark.row("F50")
 @pytest.mark.usefixtures("firewall")
 @pytest.mark.parametrize(
     ("fault", "words"), [("drop", ("dropped", "no answer")), ("reject", ("refused",))], ids=["dropped", "rejected"]
@@ -55,6 +56,7 @@ def test_port_closed_on_the_way(cluster: RayCluster, spare: Node, fault: str, wo
     assert examined.failed() == {"RAY034"}
 
 
+@pytest.mark.row("F51")
 def test_port_owned_by_redis(machines: tuple[Node, ...], spare: Node) -> None:
     (server,) = require("redis-server")
     serve(spare, server, "--port", str(PORT), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "")
@@ -64,6 +66,7 @@ def test_port_owned_by_redis(machines: tuple[Node, ...], spare: Node) -> None:
     on_it.names("RAY035", "Redis", "redis-server", "pid")
 
 
+@pytest.mark.row("F51")
 def test_port_owned_by_redis_on_loopback(machines: tuple[Node, ...], spare: Node) -> None:
     """From outside it is refused; on the machine itself the reason can be seen."""
     (server,) = require("redis-server")
@@ -72,18 +75,21 @@ def test_port_owned_by_redis_on_loopback(machines: tuple[Node, ...], spare: Node
     examine_ray(spare, "--head-ip", spare.address).names("RAY034", "redis-server", f"127.0.0.1:{PORT}")
 
 
+@pytest.mark.row("F50")
 def test_port_owned_by_http(machines: tuple[Node, ...], spare: Node) -> None:
     serve(spare, sys.executable, "-m", "http.server", str(PORT))
     examine_ray(machines[1], "--head-ip", spare.address).names("RAY035", "HTTP")
     examine_ray(spare, "--head-ip", spare.address).names("RAY035", "HTTP", "http.server")
 
 
+@pytest.mark.row("F50")
 def test_nobody_listens_and_nobody_is_there(machines: tuple[Node, ...], spare: Node) -> None:
     examine_ray(machines[1], "--head-ip", spare.address).names("RAY034", "refused")
     examine_ray(machines[1], "--head-ip", "10.77.9.9").names("RAY034", "10.77.9.9")
     examine_ray(machines[1], "--head-ip", "no-such-host").names("RAY031", "no-such-host")
 
 
+@pytest.mark.row("F51")
 def test_token_missing_and_wrong_and_a_stale_session(machines: tuple[Node, ...], spare: Node) -> None:
     """A head that wants a token; it dies, and leaves its session and the note of its address for `ray.init()`."""
     head = start_ray(spare, "--head", env={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64})
@@ -107,6 +113,7 @@ def test_head_that_advertises_loopback(machines: tuple[Node, ...], spare: Node) 
     examine_ray(machines[1], "--head-ip", spare.address).names("RAY041", "127.0.1.1")
 
 
+@pytest.mark.row("F05")
 @pytest.mark.parametrize("what", ["Python", "Ray"])
 def test_versions_differ_from_the_cluster(cluster: RayCluster, spare: Node, tmp_path: Path, what: str) -> None:
     """Another patch version of Python, and an environment with another release of Ray."""

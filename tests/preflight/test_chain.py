@@ -6,27 +6,27 @@ from collections.abc import Callable
 
 import pytest
 
-from rlcheck import doctor as clinic
-from rlcheck.checks import FAMILIES
-from rlcheck.cli.preflight_command import LinkName
-from rlcheck.config import Settings
+from rlcheck.cli.requests.configs import LinkName
+from rlcheck.doctor import clinic
+from rlcheck.doctor.settings import Settings
 from rlcheck.facts.base import MissingKind, absent, known, missing
-from rlcheck.facts.document import ACTIVE, Facts
+from rlcheck.facts.config import AlgorithmSpec, ConfigFacts, KeyProblem, Place, RolloutSpec, RunSpec
+from rlcheck.facts.document import Facts
 from rlcheck.facts.memory import MemoryProfile, Owner, Phase
-from rlcheck.facts.run import AlgorithmSpec, KeyProblem, Place, RolloutSpec, RunFacts, RunSpec
+from rlcheck.families import FAMILIES, MEASURED
+from rlcheck.measure.config.whole import as_here
+from rlcheck.measure.machine.context import ProbeContext
 from rlcheck.preflight.chain import Result, Step, run_chain
 from rlcheck.preflight.links import LINKS, NAMES, Link
 from rlcheck.preflight.state import Request, State
-from rlcheck.probes.context import ProbeContext
-from rlcheck.runs.whole import as_here
-from tests.checks.env.cases import CASES as ENV
-from tests.checks.rol.cases import CASES as ROL
+from tests.checks.python.cases import CASES as ENV
+from tests.checks.rollout.cases import CASES as ROL
 from tests.checks.run.cases import CASES as RUN
 from tests.checks.run.cases import step
 
 DOCTOR = clinic.summon()
 SPEC = RunSpec(device="cpu", algorithm=AlgorithmSpec(adv_estimator="grpo"), rollout=RolloutSpec(n=2))
-HEALTHY = RunFacts(framework="rltrain", source="run.yaml", spec=SPEC)
+HEALTHY = ConfigFacts(framework="rltrain", source="run.yaml", spec=SPEC)
 MISSPELT = KeyProblem(kind="unknown", key="trainer.sede", message="no such key", place=Place(file="run.yaml", line=3))
 
 
@@ -50,7 +50,7 @@ def learns(**sections: object) -> Callable[..., None]:
 def walked(
     looks: dict[str, Callable[..., None]],
     *,
-    run: RunFacts = HEALTHY,
+    run: ConfigFacts = HEALTHY,
     ignore: tuple[str, ...] = (),
     left_out: dict[str, str] | None = None,
 ) -> tuple[Result, dict[str, Step]]:
@@ -58,7 +58,7 @@ def walked(
     context = ProbeContext(environ={})
     request = Request(run, "run.yaml", (), context, Settings(), ignore=ignore, left_out=left_out or {})
     usual = {
-        "config": learns(run=known(run)),
+        "config": learns(config=known(run)),
         "rollout": learns(rollout=ROL["ROL001"][1].rollout),
         "smoke": learns(smoke=step().smoke),
     }
@@ -78,7 +78,7 @@ def breaks(family_case: Facts) -> Callable[..., None]:
 def test_every_family_and_every_measurement_has_its_link() -> None:
     # Of a run that has begun, or of what `rlcheck drift` measures: nothing to look at before a run.
     assert sorted(family for link in LINKS for family in link.families) == sorted(set(FAMILIES) - {"DRF"})
-    assert {link.section for link in LINKS if link.section} == set(ACTIVE) - {"reach", "cluster", "training", "drift"}
+    assert {link.section for link in LINKS if link.section} == set(MEASURED) - {"reach", "cluster", "run", "drift"}
     assert tuple(name.value for name in LinkName) == NAMES
     for number, link in enumerate(LINKS):
         assert {need.link for need in link.needs} <= set(NAMES[:number]), "a link rests on earlier ones alone"
@@ -113,7 +113,7 @@ def _status(id: str, facts: Facts) -> str:
 
 
 def test_a_fault_of_the_config_leaves_engine_and_step_untried_and_memory_judged() -> None:
-    broken = RunFacts(framework="rltrain", source="run.yaml", spec=SPEC, problems=(MISSPELT,))
+    broken = ConfigFacts(framework="rltrain", source="run.yaml", spec=SPEC, problems=(MISSPELT,))
     needed = Phase(name="rollout", owners=(Owner(kind="weights", role="actor", num_bytes=1 << 30),))
     memory = MemoryProfile(gpu="H200", gpu_bytes=1 << 37, usable_bytes=1 << 37, phases=(needed,))
     found, steps = walked({"memory": learns(memory=known(memory))}, run=broken)
@@ -125,7 +125,7 @@ def test_a_fault_of_the_config_leaves_engine_and_step_untried_and_memory_judged(
 
 
 def test_what_is_waived_blocks_nothing() -> None:
-    broken = RunFacts(framework="rltrain", source="run.yaml", spec=SPEC, problems=(MISSPELT,))
+    broken = ConfigFacts(framework="rltrain", source="run.yaml", spec=SPEC, problems=(MISSPELT,))
     found, steps = walked({}, run=broken, ignore=("CFG001",))
     assert (steps["config"].verdict, steps["smoke"].verdict) == ("holds", "holds")
     assert found.report.exit_code == 0
@@ -142,7 +142,7 @@ def test_collectives_matter_to_an_engine_that_spans_gpus() -> None:
     link = next(link for link in LINKS if link.name == "rollout")
     need = next(need for need in link.needs if need.link == "collectives")
     assert not need.when(HEALTHY)
-    assert need.when(RunFacts(spec=RunSpec(rollout=RolloutSpec(tensor_parallel=2))))
+    assert need.when(ConfigFacts(spec=RunSpec(rollout=RolloutSpec(tensor_parallel=2))))
 
 
 def test_a_link_that_is_left_out_blocks_nothing() -> None:
@@ -155,7 +155,7 @@ def test_what_there_is_not_is_no_failure_and_what_was_not_seen_is_a_doubt() -> N
     _, steps = walked({"smoke": learns(smoke=absent("only a trainer makes a step"))})
     assert steps["smoke"].line() == "does not apply: only a trainer makes a step"
     gone = missing(MissingKind.ERROR, "the process that reads the data ended")
-    found, steps = walked({"data": learns(dataset=gone)})
+    found, steps = walked({"data": learns(data=gone)})
     assert steps["data"].line() == "not known: the process that reads the data ended"
     assert {finding.status for finding in found.report.checks if finding.family == "DAT"} == {"unknown"}
 
@@ -171,11 +171,13 @@ def test_a_step_with_numbers_that_are_none_fails() -> None:
 def test_what_the_config_leaves_open_is_this_machine_s(num_gpus: int, device: str, gpus: int) -> None:
     values = {"trainer.device": "auto", "trainer.n_gpus_per_node": None}
     num = known(num_gpus) if num_gpus else absent("this machine has no GPU")
-    read = RunFacts(framework="rltrain", values=values, num_gpus=num, fallbacks=("trainer.device=auto: taken as cuda",))
+    read = ConfigFacts(
+        framework="rltrain", values=values, num_gpus=num, fallbacks=("trainer.device=auto: taken as cuda",)
+    )
     here = as_here(read)
     assert (here.spec.device, here.spec.gpus_per_node) == (device, gpus)
     assert ("trainer.device: cpu, by this machine" in here.fallbacks) == (device == "cpu")
-    verl = RunFacts(framework="verl", values=values, num_gpus=num)
+    verl = ConfigFacts(framework="verl", values=values, num_gpus=num)
     assert as_here(verl) is verl
 
 

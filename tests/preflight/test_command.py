@@ -17,9 +17,9 @@ import psutil
 import pytest
 import yaml
 
+from rltrain.config import load
+from rltrain.toy.make import make_toy
 from tests.conftest import base_environ, in_terminal, rlcheck
-from trainer.config import load
-from trainer.toy.make import make_toy
 
 pytestmark = pytest.mark.timeout(300)
 HF = "actor_rollout_ref.rollout.name=hf"
@@ -55,6 +55,7 @@ def failed(report: dict[str, Any]) -> dict[str, str]:
     return {finding["id"]: finding["playbook"] for finding in report["checks"] if finding["status"] == "fail"}
 
 
+@pytest.mark.row("F68")
 def test_a_healthy_run_up_to_a_real_step(tmp_path: Path) -> None:
     record = tmp_path / "facts.json"
     report, links, said = went("toy-ppo", HF, "--smoke", "--record", record, code=0)
@@ -68,9 +69,10 @@ def test_a_healthy_run_up_to_a_real_step(tmp_path: Path) -> None:
     assert [line.split(": ")[1] for line in lines[:-1]] == [link["title"] for link in links.values()]
     (node,) = json.loads(record.read_text())["nodes"]
     assert node["smoke"]["value"]["metrics"]["actor/grad_norm"] > 0
-    assert {"collectives", "rollout", "run"} <= set(node)
+    assert {"collectives", "rollout", "config"} <= set(node)
 
 
+@pytest.mark.row("F68")
 def test_a_bad_row_leaves_the_step_untried(model: Path, tmp_path: Path) -> None:
     data = rows(tmp_path / "rows.jsonl", '{"prompt": [')
     words = (HF, f"data.train_files=[{data}]", f"data.val_files=[{data}]", "toy=null", "sft_warmup.steps=0",
@@ -120,6 +122,7 @@ def test_a_config_of_verl_goes_up_to_the_step(model: Path, tmp_path: Path) -> No
     assert "start verl itself with trainer.total_training_steps=1" in links["smoke"]["reason"]
 
 
+@pytest.mark.row("F68")
 def test_an_engine_that_does_not_start(model: Path, tmp_path: Path) -> None:
     """Its weights were cut short by whoever copied them."""
     broken = tmp_path / "model"
@@ -144,7 +147,7 @@ def test_the_page_fits_a_terminal() -> None:
 def test_nothing_to_read_is_one_line() -> None:
     assert "give a CONFIG" in rlcheck("preflight").error_line
     assert "no-such-config" in rlcheck("preflight", "no-such-config").error_line
-    assert "--gpu-mem" in rlcheck("preflight", "toy-ppo", "--gpu", "nonsense").error_line
+    assert "give its memory: --gpu 80GiB" in rlcheck("preflight", "toy-ppo", "--gpu", "nonsense").error_line
 
 
 def test_an_interrupt_ends_everything() -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from rlcheck import doctor as clinic
-from rlcheck.dataset.plan import Wanted, make_plan
-from rlcheck.dataset.survey import survey
+from rlcheck.doctor import clinic
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts, decode
-from rlcheck.report.dataset_exhibits import headline
-from tests.dataset.files import config, row
+from rlcheck.measure.data.plan import Wanted, make_plan
+from rlcheck.measure.data.survey import survey
+from rlcheck.report.topics.data import headline
+from rltrain.cli.preflight import Origin, examine
+from rltrain.config import Machine, load, resolve
+from rltrain.core.errors import RunFailure
+from tests.measure.data.files import config, row
 from tests.trainer.config import SMALL
-from trainer.config import Machine, load, resolve
-from trainer.errors import RunFailure
-from trainer.preflight import Origin, examine
 
 CPU = Machine("cpu", 0, 2)
 
@@ -43,12 +43,13 @@ def test_of_a_large_file_the_first_rows_are_read_and_it_is_said(name: str, tmp_p
     plan = make_plan(Wanted(files=(str(file),)), config(train_batch_size=200))
     found = survey(plan, (), lambda _: None, most_rows=100).facts
     assert found.num_rows("train") == 100
-    facts = Facts(dataset=known(found))
+    facts = Facts(data=known(found))
     assert "no more than the first 100 of a file were read" in headline(facts)
     fills_batch = next(check for check in clinic.summon(("DAT",)).checks if check.id == "DAT022")
     assert fills_batch.judge(facts).status == "skip", "100 rows were read; there may be 200"
 
 
+@pytest.mark.row("F30")
 def test_a_broken_row_stops_the_run_and_names_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write(tmp_path / "rows.jsonl", 64)
     data.write_text(data.read_text() + '{"prompt": [')
@@ -72,5 +73,5 @@ def test_what_the_chain_found_is_kept_without_secrets() -> None:
     kept = found.facts_json()
     assert b"hunter22" not in kept
     (facts,) = decode(kept)
-    assert facts.run.value is not None
-    assert facts.run.value.source.endswith("small.yaml")
+    assert facts.config.value is not None
+    assert facts.config.value.source.endswith("small.yaml")

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
-from rlcheck.probes.context import ProbeContext
-from rlcheck.probes.process import CommandResult
+from rlcheck.measure.machine.context import ProbeContext
+from rlcheck.measure.machine.process import CommandResult
 from tests.conftest import ROOT
 from tests.property.trees import STRINGS, Maker, variables, words
 

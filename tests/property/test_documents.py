@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcheck import doctor as clinic
 from rlcheck.check import Check, Verdict, check, passed
-from rlcheck.config import Settings
+from rlcheck.doctor import clinic
+from rlcheck.doctor.settings import Settings
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import SECTIONS, Facts, FactsError, decode, encode
 from rlcheck.facts.system import Limit
-from rlcheck.probes.registry import PROBES
+from rlcheck.finding import Report
+from rlcheck.measure.machine.registry import PROBES
 from rlcheck.redact import redact
-from rlcheck.report.model import Report
 from tests.property.budget import cases, total
 from tests.property.trees import MACHINES, RECORDS, changed, documents, machines, made, with_section
 from tests.report.samples import FORMATS, shown
@@ -123,7 +123,7 @@ JSON_LIKE = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
-HEADED = (st.lists(JSON_LIKE, max_size=3) | JSON_LIKE).map(lambda nodes: {"schema_version": "1.0", "nodes": nodes})
+HEADED = (st.lists(JSON_LIKE, max_size=3) | JSON_LIKE).map(lambda nodes: {"schema_version": "2.0", "nodes": nodes})
 
 
 def read_or_refuse(data: bytes) -> None:
@@ -166,7 +166,7 @@ def test_damaged_files(index: int, where: float, junk: bytes, how: str) -> None:
 
 
 def test_deep_and_large_nonsense() -> None:
-    start = b'{"schema_version":"1.0","nodes":[{"plugins":{"a":{"value":'
+    start = b'{"schema_version":"2.0","nodes":[{"plugins":{"a":{"value":'
     for data in (b"[" * 10**6, b'{"a":' * 10**5, b"9" * 10**6, b'"' + b"a" * 10**7, b"\xff" * 10**6):
         read_or_refuse(data)
         read_or_refuse(start + data)

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcheck import engine
+from rlcheck import judging
 from rlcheck.facts.base import Fact, known
 from rlcheck.facts.document import Facts, decode, encode
 from rlcheck.facts.hygiene import made_safe
-from rlcheck.probes.context import ProbeContext
-from rlcheck.probes.registry import PROBES, Probe
+from rlcheck.measure.machine.context import ProbeContext
+from rlcheck.measure.machine.registry import PROBES, Probe
 from tests.conftest import write_command
 from tests.property.budget import cases
 from tests.property.machines import OddMachine
@@ -61,7 +61,7 @@ def assert_sound(probe: Probe, context: ProbeContext) -> None:
     (again,) = decode(encode((facts,)))
     assert again == facts, "a facts file changes the section"
     mine = [check for check in DOCTOR.checks if any(need.split(".")[0] == probe.section for need in check.needs)]
-    for check, finding in zip(mine, engine.judge(facts, mine, DOCTOR.library), strict=True):
+    for check, finding in zip(mine, judging.judge(facts, mine, DOCTOR.library), strict=True):
         if finding.status == "error":
             try:
                 check.judge(facts)

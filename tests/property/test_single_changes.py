@@ -14,9 +14,10 @@ import pytest
 from msgspec import inspect
 
 from rlcheck.check import Check
-from rlcheck.checks import FAMILIES, family_checks
+from rlcheck.checks import family_checks
 from rlcheck.facts.base import FactMissingError
 from rlcheck.facts.document import Facts
+from rlcheck.families import FAMILIES
 from tests.property.trees import FLOATS, NUMBERS, STRINGS, Maker, fact_value, facts_type, is_fact, slots
 
 VALUES_PER_PLACE = 6
@@ -73,7 +74,7 @@ def breaks(check: Check, facts: Facts) -> str:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_odd_value_breaks_no_check(family: str) -> None:
-    cases = importlib.import_module(f"tests.checks.{family.lower()}.cases").CASES
+    cases = importlib.import_module(f"tests.checks.{FAMILIES[family].topic}.cases").CASES
     chance = random.Random(family)
     most = OF_CURVES if family in ("DRF", "RUN") else PLACES_PER_DOCUMENT
     tried, broken = 0, []

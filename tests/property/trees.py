@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from rlcheck.checks import FAMILIES
 from rlcheck.facts.base import Fact, MissingKind
 from rlcheck.facts.document import Facts, decode
+from rlcheck.families import FAMILIES
 from tests.conftest import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -168,7 +168,7 @@ def machines() -> tuple[Any, ...]:
 @functools.cache
 def documents() -> tuple[Any, ...]:
     """The recorded machines, and of every check the document on which it fires: small, and a step away from odd."""
-    cases = [importlib.import_module(f"tests.checks.{family.lower()}.cases").CASES for family in FAMILIES]
+    cases = [importlib.import_module(f"tests.checks.{FAMILIES[family].topic}.cases").CASES for family in FAMILIES]
     fires = [msgspec.to_builtins(case[0]) for family in cases for _, case in sorted(family.items())]
     return (*machines(), *json.loads(json.dumps(fires)))
 
@@ -271,7 +271,7 @@ class Maker:
             field.name: self.value(field.type, depth + 1)
             for field in type_.fields
             if field.required or self.random.random() < keep
-        } | ({"schema_version": "1.0"} if type_.cls is Facts else {})
+        } | ({"schema_version": "2.0"} if type_.cls is Facts else {})
 
     def _fact(self, type_: inspect.StructType, depth: int) -> dict[str, Any]:
         chance = self.random.random()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.remote.trees import install, scan
 
 
@@ -50,6 +52,7 @@ def test_a_record_that_is_not_sorted_or_not_there(tmp_path: Path) -> None:
     assert document["owners"] == {"verl": ["opencv-python", "verl"]}
 
 
+@pytest.mark.row("F04")
 def test_a_checkout_on_pythonpath_shadows_the_installed_package(tmp_path: Path) -> None:
     """F04: a module that resolves outside its distribution."""
     site, checkout = tmp_path / "site-packages", tmp_path / "verl-main"

@@ -49,6 +49,7 @@ def test_an_extension_that_fits(tmp_path: Path) -> None:
     assert (row["unresolved_libs"], row["unresolved_symbols"], row["cxx11_abi"]) == ([], [], "new")
 
 
+@pytest.mark.row("F02")
 def test_an_extension_of_another_torch(tmp_path: Path) -> None:
     """F02: `undefined symbol` at import, told from the files."""
     lib = fake_torch(tmp_path, OLD, "_ZN2at4onesEv")
@@ -82,6 +83,7 @@ def test_symbols_of_an_own_library_resolve(tmp_path: Path) -> None:
     assert row["unresolved_symbols"] == ["_ZN5torch4goneEv"]
 
 
+@pytest.mark.row("F02")
 def test_missing_libraries_and_the_cuda_major(tmp_path: Path) -> None:
     """F02: `libcudart.so.12` not found beside a torch of CUDA 13."""
     fake_torch(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rlcheck.check import Evidence
-from rlcheck.report.model import FamilyLine, Finding, Fix, Report, Waiver, exit_code, summarize
+from rlcheck.finding import FamilyLine, Finding, Fix, Report, Waiver, exit_code, summarize
 from rlcheck.report.render import render
 
 FORMATS = ("text", "json", "markdown", "junit", "sarif")
@@ -17,6 +17,7 @@ FORMATS = ("text", "json", "markdown", "junit", "sarif")
 SHM = Finding(
     id="SYS001",
     title="/dev/shm is large enough",
+    headline="/dev/shm is too small",
     family="SYS",
     status="fail",
     message="expected at least 8 GiB in /dev/shm, found 64 MiB",
@@ -31,8 +32,8 @@ SHM = Finding(
         Fix(title="Start the container with more shared memory", kind="shell", safety="unsafe",
             command="docker run --shm-size=8g --gpus all --ipc=private registry.example.org/a/very/long/image:26.11",
             destroys="the running container"),
-        Fix(title="Make it larger in place", kind="shell", safety="unsafe", needs_root=True, destroys="nothing, but",
-            command="mount -o remount,size=8g /dev/shm"),
+        Fix(title="Make it larger in place", kind="shell", safety="unsafe", needs_root=True,
+            caution="uses memory", command="mount -o remount,size=8g /dev/shm"),
         Fix(title="Ask the administrator", kind="advice", safety="safe"),
     ),
 )  # fmt: skip
@@ -42,6 +43,7 @@ ENV_FIX = Fix(
 PINS = Finding(
     id="ENV002",
     title="Declared requirements are met",
+    headline="A declared requirement is not met",
     family="ENV",
     status="warn",
     message="2 packages disagree about transformers",
@@ -56,7 +58,9 @@ PINS = Finding(
 
 
 def finding(id: str, status: Any, message: str, **more: Any) -> Finding:
-    return Finding(id=id, title=f"title of {id}", family=id[:3], status=status, message=message, node="gpu-01", **more)
+    headline = f"failure of {id}" if status in ("fail", "warn") else f"title of {id}"
+    more = {"title": f"title of {id}", "headline": headline, "family": id[:3], "node": "gpu-01", **more}
+    return Finding(id=id, status=status, message=message, **more)
 
 
 FINDINGS = (

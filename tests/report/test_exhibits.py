@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
 import msgspec
 import pytest
@@ -11,13 +12,13 @@ from rlcheck.facts.base import MissingKind, known, missing
 from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.document import Facts
 from rlcheck.facts.reach import Contact, GcsFacts, GcsNode, ReachFacts, Resolution, Route, Speaker
-from rlcheck.report.exhibits import exhibits, matrix, members
-from rlcheck.report.headlines import HEADLINES
-from rlcheck.report.model import Exhibit, Report
+from rlcheck.finding import Exhibit, Report
+from rlcheck.report.by_family import exhibits, headline
 from rlcheck.report.render import render
 from rlcheck.report.tables import table_lines
-from rlcheck.report.way import way
-from tests.checks.ray.cluster_cases import cluster, with_versions
+from rlcheck.report.topics.cluster import matrix, members
+from rlcheck.report.topics.way import way
+from tests.checks.cluster.cluster_cases import cluster, with_versions
 from tests.report.samples import HEALTHY, shown
 from tests.report.test_text import Terminal
 
@@ -125,7 +126,7 @@ def test_the_way_names_what_differs() -> None:
 
 
 def test_headlines() -> None:
-    line = HEADLINES["RAY"]
+    line = partial(headline, "RAY")
     assert line(Facts(reach=known(reach()))) == "head:6379 serves, 3 nodes alive, 24 GPUs, Ray 2.60.0, Python 3.11.7"
     refused = known((Contact(address="10.0.0.1", port=6379, what="gcs", outcome="refused"),))
     none = missing(MissingKind.NOT_COLLECTED, "")

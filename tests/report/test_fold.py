@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from rlcheck.facts.document import decode, encode
+from rlcheck.finding import FamilyLine, Finding
 from rlcheck.report.fold import fold, fold_findings, span, where
-from rlcheck.report.model import FamilyLine, Finding
 from tests.conftest import ROOT, rlcheck
 from tests.report.samples import finding, report, shown
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlcheck.finding import Report
 from rlcheck.redact import redact
-from rlcheck.report.model import Report
 from tests.report.samples import FORMATS, REPORT, on_two_nodes, shown, spoiled
 
 # All that acts instead of showing: C0 and C1 but line feed, line separators, direction marks, byte order mark.

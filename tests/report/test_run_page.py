@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from rlcheck.facts.base import known
-from rlcheck.facts.training import Curve, SampleRow, TrainingFacts
-from rlcheck.report.model import Finding, Fix, Report, Summary
-from rlcheck.report.run_curves import figure, thinned
-from rlcheck.report.run_page import SIZE_LIMIT, page
+from rlcheck.facts.run import Curve, RunFacts, SampleRow
+from rlcheck.finding import Finding, Fix, Report, Summary
+from rlcheck.report.pages.run_curves import figure, thinned
+from rlcheck.report.pages.run_page import SIZE_LIMIT, page
 from tests.checks.run.synthetic import healthy_curves
 
 HOSTILE = "<script>document.title='taken'</script>\u202egnirts\u0007 <img src=x onerror=alert(1)> \"'&amp; שלום مرحبا "
@@ -62,6 +62,7 @@ def finding(**fields: object) -> Finding:
     usual = {
         "id": "RUN034",
         "title": "The entropy does not collapse",
+        "headline": "The entropy has collapsed",
         "family": "RUN",
         "status": "fail",
         "message": "m",
@@ -83,14 +84,14 @@ def sample(step: int, text: str = HOSTILE) -> SampleRow:
                      reward=0.5, parts={"<b>": 1.0}, length=7)  # fmt: skip
 
 
-def made(**fields: object) -> TrainingFacts:
+def made(**fields: object) -> RunFacts:
     usual = {"source": "runs/<one>", "framework": "rltrain", "num_steps": 40, "first_step": 1, "last_step": 40,
              "curves": healthy_curves(), "samples": known((sample(1), sample(40)))}  # fmt: skip
-    return TrainingFacts(**{**usual, **fields})  # type: ignore[arg-type]
+    return RunFacts(**{**usual, **fields})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def long_runs() -> tuple[TrainingFacts, TrainingFacts]:
+def long_runs() -> tuple[RunFacts, RunFacts]:
     """10,000 steps of 120 metrics with long texts."""
     rng = random.Random(0)
     steps = tuple(range(1, 10_001))
@@ -127,7 +128,7 @@ def test_text_of_models_is_shown_and_never_acted_on() -> None:
 def test_the_first_finding_stands_first_with_its_fix_and_its_step() -> None:
     from rlcheck.check import Evidence
 
-    where = Evidence(fact="training.curves.actor/entropy", value="0.1", source="steps 12 to 40")
+    where = Evidence(fact="run.curves.actor/entropy", value="0.1", source="steps 12 to 40")
     text = page(report(finding(evidence=(where,)), finding(id="RUN019", status="warn", found="short")), [made()])
     assert text.index("first: RUN034") < text.index("RUN019")
     assert "since step 12" in text
@@ -138,17 +139,17 @@ def test_the_first_finding_stands_first_with_its_fix_and_its_step() -> None:
 
 def test_what_follows_from_another_finding_is_short() -> None:
     causes = finding(id="RUN019", caused_by=("RUN034",), details=("a long story",))
-    assert "mend RUN034 first" in (text := page(report(finding(), causes), [made()]))
+    assert "fix RUN034 first" in (text := page(report(finding(), causes), [made()]))
     assert "a long story" not in text
     assert "a long story" in page(report(causes), [made()])
 
 
 def test_a_run_without_problems_says_so_and_one_without_checks_does_not() -> None:
-    assert "nothing to mend was found" in page(report(), [made()])
+    assert "nothing to fix was found" in page(report(), [made()])
     assert "nothing was checked" in page(Report(version="1", command="run"), [made()])
 
 
-def test_ten_thousand_steps_stay_small(long_runs: tuple[TrainingFacts, TrainingFacts]) -> None:
+def test_ten_thousand_steps_stay_small(long_runs: tuple[RunFacts, RunFacts]) -> None:
     text = page(report(finding()), long_runs)
     assert len(text.encode()) <= SIZE_LIMIT
     assert 300 < max(path.count("L") for path in re.findall(r'd="([^"]*)"', text)) < 500

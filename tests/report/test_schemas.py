@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 import xmlschema
 
-from rlcheck.report.model import Report
+from rlcheck.finding import Report
 from tests.conftest import ROOT, rlcheck
 from tests.report.samples import EMPTY, HEALTHY, REPORT, finding, on_two_nodes, report, shown, spoiled
-from tests.tools.write_schemas import DIRECTORY, schemas
+from tests.tools.schemas import DIRECTORY, facts_schema
 
 SCHEMAS = ROOT / "tests" / "fixtures" / "schemas"
 JUNIT = xmlschema.XMLSchema(str(SCHEMAS / "junit-10.xsd"))
@@ -31,14 +31,9 @@ REPORTS = {
 
 
 def validator(name: str) -> Any:
-    schema = json.loads((DIRECTORY / name).read_text())
+    schema = facts_schema() if name == "facts" else json.loads((DIRECTORY / name).read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
-
-
-@pytest.mark.parametrize("name", schemas())
-def test_published_schemas_are_up_to_date(name: str) -> None:
-    assert (DIRECTORY / name).read_text() == schemas()[name], "run `python -m tests.tools.write_schemas`"
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -76,7 +71,7 @@ def test_every_promised_field_is_there() -> None:
 def test_what_the_command_prints_holds_to_the_schemas(tmp_path: Path) -> None:
     validator("report.schema.json").validate(json.loads(rlcheck("env", "--format", "json").out))
     facts = rlcheck("collect").out
-    validator("facts.schema.json").validate(json.loads(facts))
+    validator("facts").validate(json.loads(facts))
     (tmp_path / "facts.json").write_text(facts)
     from_file = rlcheck("env", "--facts", tmp_path / "facts.json", "--format", "json")
     validator("report.schema.json").validate(json.loads(from_file.out))

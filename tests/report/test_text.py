@@ -134,13 +134,13 @@ def mask(text: str) -> str:
 def test_what_is_shown_and_what_is_not() -> None:
     brief, verbose = shown(REPORT, "text"), shown(REPORT, "text", verbose=True)
     for text in (brief, verbose):
-        assert "exit code 1: 1 check failed; mend SYS001 first" in text
+        assert "exit code 1: 1 check failed; fix SYS001 first" in text
         assert "SYS009" in text, "what is waived is never hidden"
         assert "waived: wanted here, until 2027-01-31" in text
         assert "the check itself failed: KeyError" in text
         assert "note: the ignore of SYS003 expired" in text
         assert "unsafe: the running container" in text
-        assert "as root" in text
+        assert "needs root" in text
     assert "memlock unlimited" not in brief
     assert "memlock unlimited" in verbose
     assert "NCL004" in verbose
@@ -160,8 +160,8 @@ def test_healthy_and_empty() -> None:
 def test_two_nodes_are_one_block() -> None:
     text = shown(on_two_nodes(), "text")
     assert text.startswith("rlcheck 0.1.0 env on gpu-01, gpu-02\n")
-    assert "SYS001  /dev/shm is large enough\n      where     on gpu-01 only\n" in text
-    assert "ENV002  Declared requirements are met\n      where     on both nodes\n" in text
+    assert "SYS001  /dev/shm is too small\n      where     on gpu-01 only\n" in text
+    assert "ENV002  A declared requirement is not met\n      where     on both nodes\n" in text
     assert text.count("ENV002") == 1
 
 

@@ -33,16 +33,18 @@ def test_two_machines(cluster: Slurm) -> None:
     assert (done.code, sorted(done.out.split())) == (0, ["node1", "node2"]), done.err + cluster.logs()
 
 
+@pytest.mark.row("F52")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
 def test_one_cpu_of_the_machine_is_allowed(cluster: Slurm) -> None:
     """Ray counts the machine's CPUs, the step may use one."""
     arguments = ("env", "--select", "SYS015", "--format", "json")
     narrow = report(cluster.run(SRUN, "--ntasks=1", "--cpus-per-task=1", *RLCHECK, *arguments))
-    narrow.names("SYS015", f"{os.cpu_count()} processors", "1 usable by the affinity mask", status="warn")
+    narrow.names("SYS015", "1 usable by the affinity mask", f"Ray counts {os.cpu_count()}", status="warn")
     wide = report(cluster.run(SRUN, "--ntasks=1", f"--cpus-per-task={os.cpu_count()}", *RLCHECK, *arguments))
     assert wide.findings["SYS015"]["status"] == "pass"
 
 
+@pytest.mark.row("F52")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
 def test_ray_registers_more_cpus_than_the_step_has(cluster: Slurm, tmp_path: Path) -> None:
     """`ray start` in a step with one CPU: the doctor, as a second step of that job, says what Ray should be told."""
@@ -78,11 +80,12 @@ def test_collectives_under_srun(cluster: Slurm) -> None:
     assert "srun" in str(examined.exhibits) or "node2" in str(examined.exhibits)
 
 
+@pytest.mark.row("F67")
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(WHOLE_RUN not in os.environ, reason="takes a minute: tests/slurm/run.sh runs it")
 def test_the_shipped_script_trains(cluster: Slurm, tmp_path: Path) -> None:
     """docs/trainer/slurm.sh with sbatch: Ray on both nodes, `rltrain run` over it, and nothing left of the job."""
-    code = "from trainer.cli import main; main()"
+    code = "from rltrain.cli.app import main; main()"
     write_command(tmp_path / "bin", "rltrain", f'exec {sys.executable} -c "{code}" "$@"')
     for node in cluster.nodes:
         node.environ["PATH"] = f"{tmp_path / 'bin'}:{node.full_environ()['PATH']}"

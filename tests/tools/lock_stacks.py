@@ -116,9 +116,10 @@ STACKS_BY_NAME = {
         follows="cpu",
     ),
     "build": Stack(
-        title="the build back-end",
+        title="uv and the build back-end",
         pythons=("3.10", "3.11", "3.12", "3.13", "3.14"),
         needs_mib=0,
+        pins=("uv==0.13.9",),
         follows="cpu",
     ),
 }
@@ -185,7 +186,7 @@ def pyproject() -> dict[str, dict]:
 def root_requirements(name: str, stack: Stack) -> list[str]:
     """What the stack must satisfy: the project's requirements with its extras, and the stack's own pins."""
     if name == "build":
-        return list(pyproject()["build-system"]["requires"])
+        return [*pyproject()["build-system"]["requires"], *stack.pins]
     extras = [extra for extra in (*stack.extras, stack.engine_extra) if extra]
     return [*project_requirements(pyproject(), extras), *stack.more, *stack.pins]
 

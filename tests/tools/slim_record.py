@@ -10,6 +10,7 @@ hosts another name. The verdicts must not change: if one does, nothing is writte
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -17,18 +18,19 @@ from pathlib import Path
 
 import msgspec
 
-from rlcheck import doctor as clinic
-from rlcheck.config import Settings
+from rlcheck.doctor import clinic
+from rlcheck.doctor.settings import Settings
 from rlcheck.facts.cluster import ClusterFacts, MachineFacts, Member
 from rlcheck.facts.document import Facts, decode, encode
 from rlcheck.facts.python import PythonFacts
-from rlcheck.report.headlines import _SHOWN_PACKAGES  # pyright: ignore[reportPrivateUsage]
+from rlcheck.report.topics.python import SHOWN_PACKAGES
 from tests.machines.cleaning import LEFT_OUT, clean, then
+from tests.tools.lines import text_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ("RAY", "NET", "NCL")
 LARGEST_BYTES = 60_000
-KEPT_PACKAGES = (*_SHOWN_PACKAGES, "nvidia-nccl-cu12", "nvidia-nccl-cu13", "pynccl", "rlcheck")
+KEPT_PACKAGES = (*SHOWN_PACKAGES, "nvidia-nccl-cu12", "nvidia-nccl-cu13", "pynccl", "rlcheck")
 # Of this checkout, and of where packages were unpacked beside an environment.
 _PATHS = re.compile(r"PYTHONPATH$|TORCHELASTIC_(ERROR_FILE|RUN_ID)$|TORCHINDUCTOR_CACHE_DIR$")
 # A home directory that is nobody's own, and the directories of the machines of tests/multinode.
@@ -183,7 +185,7 @@ def main() -> None:
             raise SystemExit(f"{path}: {error}") from None
         if len(data) > LARGEST_BYTES:
             raise SystemExit(f"{path}: {len(data)} bytes after cleaning, more than {LARGEST_BYTES}")
-        (options.output / path.name).write_bytes(data)
+        (options.output / path.name).write_text(text_of(json.loads(data)), encoding="utf-8")
         print(f"{path.name}: {len(data)} bytes")
 
 

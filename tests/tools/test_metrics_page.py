@@ -8,14 +8,14 @@ from functools import lru_cache
 
 import torch
 
+from rltrain.algos.metrics import data_metrics, rollout_diff_metrics
+from rltrain.algos.rollout_correction import rollout_is_weights
+from rltrain.config.schema import RolloutCorrectionConfig
+from rltrain.controller.callbacks.words import COLUMNS
 from tests.tools.pages import ROOT
-from trainer.algos.metrics import data_metrics, rollout_diff_metrics
-from trainer.algos.rollout_correction import rollout_is_weights
-from trainer.callbacks.words import COLUMNS
-from trainer.config.schema import RolloutCorrectionConfig
 
 PAGE = ROOT / "docs" / "trainer" / "metrics.md"
-RECORDED = ROOT / "docs" / "tools" / "toy-ppo" / "metrics.jsonl"
+RECORDED = ROOT / "docs" / "pictures" / "toy-ppo" / "metrics.jsonl"
 OTHERS = ("step", "audit", "nonfinite")
 
 

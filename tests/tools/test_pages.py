@@ -15,13 +15,13 @@ import yaml
 from typer.main import get_command
 
 from rlcheck.cli.app import app as doctor_app
+from rltrain.cli.app import app
+from rltrain.config import Machine, load, names, resolve
+from rltrain.config.rules import RULES
+from rltrain.config.schema import RunConfig
+from rltrain.core.errors import UserError
 from tests.conftest import base_environ, in_terminal
 from tests.tools.pages import PAGES, ROOT, Block, blocks, commands, slug
-from trainer.cli import app
-from trainer.config import Machine, load, names, resolve
-from trainer.config.rules import RULES
-from trainer.config.schema import RunConfig
-from trainer.errors import UserError
 
 GIVEN = ("data.train_files=a", "data.val_files=b", "actor_rollout_ref.model.path=m")
 # Files of the user's own, in examples.
@@ -30,7 +30,7 @@ OWN_CONFIGS = ("my.yaml", "CONFIG")
 COLUMNS_OF_DATA = {"reward_model.ground_truth"}
 MISTAKES_ON_PURPOSE = {"actor_rollout_ref.actor.clip_ration"}
 SECTIONS = {name.rsplit(".", 1)[-1] for name in names.sections()}
-PROGRAM = (sys.executable, "-c", "from trainer.cli import main; main()")
+PROGRAM = (sys.executable, "-m", "rltrain")
 
 
 def _calls(program: str) -> list[tuple[str, list[str]]]:
@@ -119,7 +119,7 @@ def test_output_on_the_pages_is_real(block: Block, tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", ["gsm8k-grpo", "gsm8k-ppo"])
 def test_config_lines_on_the_pages_load(block: Block, recipe: str, tmp_path: Path) -> None:
     """Each block over a recipe gives a config."""
-    base = yaml.safe_load((ROOT / "trainer" / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8"))
+    base = yaml.safe_load((ROOT / "trainer" / "rltrain" / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8"))
     file = tmp_path / "merged.yaml"
     file.write_text(yaml.safe_dump(_merged(base, yaml.safe_load(block.text))))
     load(file, GIVEN)
@@ -186,8 +186,8 @@ def test_every_page_of_the_trainer_is_reachable_from_the_readme() -> None:
 
 
 def test_numbers_of_the_readme_are_those_of_the_recorded_run() -> None:
-    """What is said of the run in the picture; `docs/tools/run_picture.py` says how to record another."""
-    recorded = ROOT / "docs" / "tools" / "toy-ppo"
+    """What is said of the run in the picture; `tests.tools.run_picture` says how to record another."""
+    recorded = ROOT / "docs" / "pictures" / "toy-ppo"
     steps = [json.loads(line) for line in _text(recorded / "metrics.jsonl").splitlines()]
     words = " ".join(_text(ROOT / "README.md").split())
     said = re.search(r"prompts went from (\S+) to (\S+) in (\d+) steps and (\d+) seconds", words)
@@ -206,9 +206,11 @@ def test_checkpoints_of_the_toy_are_those_that_it_makes(page: Path) -> None:
     assert set(re.findall(r"toy-ppo/checkpoints/global_step_(\d+)", _text(page))) <= {str(last)}
 
 
+@pytest.mark.row("F59")
 def test_messages_named_under_debugging_are_those_of_the_code() -> None:
-    """The words of each message (between the … of what changes) stand in one string of the trainer's source."""
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "trainer").rglob("*.py"))
+    """The words of each message (between the … of what changes) are in one string of the trainer's or the doctor's."""
+    files = [*(ROOT / "trainer").rglob("*.py"), *(ROOT / "rlcheck" / "measure" / "config").glob("*.py")]
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in files)
     joined = re.sub(r'"\s*\n\s*(?:#[^\n]*\n\s*)*f?"', "", sources)
     text = _text(ROOT / "docs" / "trainer" / "debugging.md").partition("## Messages")[2]
     cells = re.findall(r"^\| (`.+?) \|", text, re.M)

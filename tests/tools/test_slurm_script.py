@@ -80,6 +80,7 @@ def _runs(pid: int) -> bool:
     return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
 
 
+@pytest.mark.row("F59", "F67")
 @pytest.mark.parametrize("code", [0, 1])
 def test_ray_on_every_node_then_rltrain(job: dict[str, str], code: int) -> None:
     ended, log = finish(job, start(job, RLTRAIN_CODE=str(code)))

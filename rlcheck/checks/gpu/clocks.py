@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from rlcheck.check import Verdict, check, evidence, info, skip, warn
-from rlcheck.checks.gpu.devices import is_datacenter, label, listed, readings
+from rlcheck.checks.gpu.devices import is_datacenter, label, readings
 from rlcheck.checks.gpu.tables import tables
 from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import NvidiaDevice
+from rlcheck.text import listed
 
 _LOWERED = 0.95
 _NO_PCIE_NEEDED = ("GH200", "GB200", "GB300", "GB10")
@@ -26,13 +27,6 @@ def throttled(facts: Facts) -> Verdict:
     Why it matters:
         In synchronous training all GPUs wait for the slowest one, so that a single hot GPU slows the whole job by as
         much as it is slowed itself. Heat and failing power supplies also precede failures.
-
-    How to fix:
-        Look at fans, air flow, room temperature and power supplies of the machine, and keep it out of large jobs until
-        then.
-
-    References:
-        https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
     """
     found = readings(facts, lambda device: device.clock_events)
     bad: list[tuple[NvidiaDevice, list[str]]] = []
@@ -67,14 +61,8 @@ def power_limit(facts: Facts) -> Verdict:
         difference between cards of one model (consumer cards: with the same default).
 
     Why it matters:
-        A limit somebody set with nvidia-smi stays until the next reboot and makes that GPU the slow one that all others
+        A limit that was set with nvidia-smi stays until the next reboot and makes that GPU the slow one that all others
         wait for. Nothing in a training log shows it.
-
-    How to fix:
-        Set the default limit again, or the same lowered limit on all GPUs if the lowering is meant.
-
-    References:
-        https://docs.nvidia.com/deploy/nvidia-smi/index.html
     """
     found = readings(facts, lambda device: device.power_limit_w)
     low: list[str] = []
@@ -120,13 +108,6 @@ def pcie_width(facts: Facts) -> Verdict:
     Why it matters:
         Offloading, weight transfer between trainer and engine, and GPUDirect RDMA all go over this link. One GPU at
         half its lanes halves that for every rank that waits for it.
-
-    How to fix:
-        Reseat the card or its riser, and look at the slot's setting in the firmware; on rented machines ask for another
-        one.
-
-    References:
-        https://docs.nvidia.com/deploy/nvidia-smi/index.html
     """
     found = readings(facts, lambda device: device.pcie_width)
     bad: list[tuple[NvidiaDevice, int, int]] = []
@@ -176,14 +157,8 @@ def persistence(facts: Facts) -> Verdict:
         Reads the mode of each GPU.
 
     Why it matters:
-        Without persistence mode the driver starts every GPU anew for each program: seconds at every start, and settings
+        Without persistence mode the driver restarts every GPU for each program: seconds at every start, and settings
         such as power limits are lost in between.
-
-    How to fix:
-        Run nvidia-persistenced on the host.
-
-    References:
-        https://docs.nvidia.com/deploy/driver-persistence/index.html
     """
     found = readings(facts, lambda device: device.persistence)
     off = [device for device, on in found.items if not on]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown, warn
-from rlcheck.checks.gpu.devices import instincts, label, listed, numbers, readings, torch_kind, torch_of
+from rlcheck.checks.gpu.devices import instincts, label, numbers, readings, torch_kind, torch_of
 from rlcheck.checks.gpu.tables import tables
 from rlcheck.facts.base import MissingKind, need, value_or, why_missing
 from rlcheck.facts.document import Facts
+from rlcheck.text import listed
 
 # PyTorch's wheel index for the newest CUDA that a driver of this CUDA major can run.
 _WHEELS = {11: "cu118", 12: "cu129"}
@@ -37,13 +38,6 @@ def driver_for_torch(facts: Facts) -> Verdict:
     Why it matters:
         torch stops with "The NVIDIA driver on your system is too old (found version 12080)" at the first use of a GPU.
         torch from PyPI went from CUDA 12.8 to 13.0 with release 2.11, so an upgrade of torch alone can break a machine.
-
-    How to fix:
-        Upgrade the driver, or install a torch that was built for the driver's CUDA major; on data-center GPUs NVIDIA's
-        cuda-compat package is a third way.
-
-    References:
-        https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
     """
     torch = torch_of(facts)
     nvidia = need(facts.nvidia)
@@ -98,6 +92,7 @@ def runs_on(arch: str, capability: tuple[int, int]) -> str:
     "torch has code for these GPUs",
     needs=("python.torch", "nvidia.devices"),
     playbook="torch-lacks-gpu-architecture",
+    problem="torch has no code for a GPU of this machine",
 )
 def architectures(facts: Facts) -> Verdict:
     """Compares each GPU's compute capability with the architectures that torch was compiled for.
@@ -109,14 +104,6 @@ def architectures(facts: Facts) -> Verdict:
     Why it matters:
         On a GPU that its build leaves out, torch stops with "no kernel image is available for execution on the
         device". Very new GPUs miss in old builds, and old ones (Volta, Pascal) were dropped from new builds.
-
-    How to fix:
-        Install a torch whose build covers the GPU: a newer one for a new GPU, an older one or another CUDA variant for
-        an old GPU.
-
-    References:
-        https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html
-        https://github.com/pytorch/pytorch/blob/main/RELEASE.md
     """
     torch = torch_of(facts)
     if not torch.cuda:
@@ -157,6 +144,7 @@ def _dotted(capability: tuple[int, int]) -> str:
     "The GPUs are of a generation that RL stacks support",
     needs=("nvidia.devices",),
     playbook="gpu-generation-too-old",
+    problem="A GPU is too old for RL stacks",
 )
 def generation(facts: Facts) -> Verdict:
     """Looks for compute capability 8.0 (Ampere) or newer on every GPU.
@@ -167,13 +155,6 @@ def generation(facts: Facts) -> Verdict:
     Why it matters:
         bfloat16, the default dtype of RL trainers and engines, and FlashAttention 2 both need compute capability 8.0;
         on Volta and Turing runs must be set to float16 and another attention, and FlashAttention fails outright.
-
-    How to fix:
-        Use newer GPUs, or set the dtype to float16 and the attention to sdpa or xformers everywhere.
-
-    References:
-        https://github.com/Dao-AILab/flash-attention
-        https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html
     """
     found = readings(facts, lambda device: device.compute_capability)
     old = [(device, cc) for device, cc in found.items if cc < (8, 0)]
@@ -202,12 +183,6 @@ def build_matches_maker(facts: Facts) -> Verdict:
     Why it matters:
         A torch of the other kind sees no GPU at all: `torch.cuda.is_available()` is false and the run stops or crawls
         on the CPU. `pip install torch` brings the CUDA build, also on AMD machines.
-
-    How to fix:
-        Install torch from PyTorch's index for this maker: the ROCm index on AMD, the default or a CUDA index on NVIDIA.
-
-    References:
-        https://pytorch.org/get-started/locally/
     """
     nvidia = sum(not d.handle_error for d in value_or(facts.nvidia.value.devices, ())) if facts.nvidia.value else 0
     amd = len(instincts(facts))

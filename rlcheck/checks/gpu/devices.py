@@ -13,10 +13,11 @@ from rlcheck.facts.base import Fact, FactMissingError, Missing, MissingKind, nee
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import AmdDevice, NvidiaDevice
 from rlcheck.facts.python import TorchFacts
+from rlcheck.text import listed
 
 T = TypeVar("T")
-GIB = 1 << 30
-_SHOWN = 8
+OTHER_OWNERS = ("vfio-pci", "pci-stub", "xen-pciback")
+"""Drivers that hold a GPU for a virtual machine: it is not for this system."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def alive(facts: Facts) -> tuple[NvidiaDevice, ...]:
     """The NVIDIA GPUs that answer; one that does not is another check's finding.
 
     Raises:
-        FactMissingError: there is none, or nobody could look.
+        FactMissingError: there is none, or it was not possible to look.
     """
     devices = tuple(d for d in need(need(facts.nvidia).devices) if not d.handle_error)
     if not devices:
@@ -86,18 +87,6 @@ def amd_label(device: AmdDevice) -> str:
     return f"GPU {device.bus_id} ({device.gfx or 'unknown target'})"
 
 
-def listed(texts: Iterable[object]) -> str:
-    """The first few of them, and how many more there are."""
-    texts = [str(text) for text in texts]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more
-
-
-def gib(num_bytes: int) -> str:
-    """Bytes as GiB with one decimal."""
-    return f"{num_bytes / GIB:.1f} GiB"
-
-
 def numbers(version: str) -> tuple[int, ...]:
     """The leading dotted numbers of a version, for comparing: "6.4.43482-0f2d" gives (6, 4, 43482); () for none."""
     match = re.match(r"\s*v?(\d{1,9}(?:\.\d{1,9})*)", version)
@@ -114,7 +103,7 @@ def torch_of(facts: Facts) -> TorchFacts:
 
 
 def torch_kind(facts: Facts) -> str:
-    """cuda, rocm, cpu, or "" when there is no torch or nobody could look."""
+    """cuda, rocm, cpu, or "" when there is no torch or it was not possible to look."""
     python = facts.python.value
     torch = None if python is None else python.torch.value
     if torch is None:
@@ -123,7 +112,7 @@ def torch_kind(facts: Facts) -> str:
 
 
 def distribution_version(facts: Facts, name: str) -> str:
-    """The installed version of a distribution, "" when it is not installed or nobody could look."""
+    """The installed version of a distribution, "" when it is not installed or it was not possible to look."""
     python = facts.python.value
     found = (d.version for d in python.distributions if d.name == name) if python is not None else ()
     return next(iter(found), "")
@@ -157,13 +146,13 @@ def is_sxm(device: NvidiaDevice) -> bool:
 
 
 def has_word(text: str, words: Iterable[str]) -> bool:
-    """Whether one of `words` stands in `text` as a word of its own (a hyphen ends a word, too)."""
+    """Whether one of `words` is in `text` as a word of its own (a hyphen ends a word, too)."""
     parts = set(re.split(r"[\s\-_/]+", text))
     return any(word in parts for word in words)
 
 
 def instincts(facts: Facts) -> tuple[AmdDevice, ...]:
-    """The AMD data-center GPUs that the driver shows; () when there are none or nobody could look."""
+    """The AMD data-center GPUs that the driver shows; () when there are none or it was not possible to look."""
     rocm = facts.rocm.value
     devices: Any = () if rocm is None else value_or(rocm.devices, ())
     known = tables().gfx

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown, warn
-from rlcheck.checks.gpu.devices import environ, has_word, in_container, listed, numbers, torch_kind
+from rlcheck.checks.gpu.devices import OTHER_OWNERS, environ, has_word, in_container, numbers, torch_kind
 from rlcheck.checks.gpu.tables import tables
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import DriverLibrary, NvidiaFacts
-
-_OTHER_OWNERS = ("vfio-pci", "pci-stub", "xen-pciback")
+from rlcheck.text import listed
 
 
 def _grave(facts: Facts) -> bool:
@@ -28,15 +27,9 @@ def driver_loaded(facts: Facts) -> Verdict:
     Why it matters:
         Without the kernel driver no program can use the GPU, however complete CUDA and torch are. A kernel upgrade, a
         failed DKMS build, Secure Boot or the nouveau driver are the usual reasons.
-
-    How to fix:
-        Install or rebuild the driver for the running kernel, and reboot; see the playbook.
-
-    References:
-        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
     """
     nvidia = need(facts.nvidia)
-    gpus = [gpu for gpu in need(nvidia.pci) if gpu.driver not in _OTHER_OWNERS]
+    gpus = [gpu for gpu in need(nvidia.pci) if gpu.driver not in OTHER_OWNERS]
     if not gpus:
         return skip("no NVIDIA GPU on the PCI bus is meant for this system")
     if nvidia.kernel_module.value is not None or nvidia.nodes.numbers or any(gpu.driver == "nvidia" for gpu in gpus):
@@ -53,7 +46,8 @@ def driver_loaded(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU002", "The GPU device nodes are there", needs=("nvidia",), playbook="gpu-device-nodes-missing")
+@check("GPU002", "The GPU device nodes exist", needs=("nvidia",), playbook="gpu-device-nodes-missing",
+       problem="The GPU device nodes are missing")  # fmt: skip
 def device_nodes(facts: Facts) -> Verdict:
     """Looks for the device nodes in /dev that CUDA opens, when the driver is loaded.
 
@@ -63,12 +57,6 @@ def device_nodes(facts: Facts) -> Verdict:
     Why it matters:
         A container that was started without its GPUs sees the host's driver in /proc but has no device to open, and
         torch then reports that no CUDA GPU is available.
-
-    How to fix:
-        Start the container with the GPUs handed to it; outside a container let nvidia-modprobe create the nodes.
-
-    References:
-        https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     """
     nvidia = need(facts.nvidia)
     nodes = nvidia.nodes
@@ -104,12 +92,6 @@ def one_driver_version(facts: Facts) -> Verdict:
     Why it matters:
         After a driver upgrade without a reboot, or in an image that brings its own driver libraries, CUDA refuses to
         start (error 803) and nvidia-smi prints "Driver/library version mismatch".
-
-    How to fix:
-        Reboot, or reload the kernel module; in a container, remove the driver libraries from the image.
-
-    References:
-        https://docs.nvidia.com/deploy/cuda-compatibility/
     """
     nvidia = need(facts.nvidia)
     module = need(nvidia.kernel_module).version
@@ -153,14 +135,6 @@ def nvml_starts(facts: Facts) -> Verdict:
     Why it matters:
         NCCL and the rollout engines ask NVML about the GPUs when they start, so an NVML that fails stops them. Its
         error is also the clearest statement of what is wrong with the driver.
-
-    How to fix:
-        It depends on the error: a version mismatch wants a reboot, "Unknown Error" in a container a restart of the
-        container, a lost GPU a power cycle.
-
-    References:
-        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
-        https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
     """
     nvidia = need(facts.nvidia)
     error = nvidia.init_error
@@ -178,7 +152,8 @@ def nvml_starts(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU005", "Every GPU answers", needs=("nvidia.devices",), playbook="gpu-lost", caused_by=("GPU004", "SYS033"))
+@check("GPU005", "Every GPU answers", needs=("nvidia.devices",), playbook="gpu-lost", caused_by=("GPU004", "SYS033"),
+       problem="A GPU does not answer")  # fmt: skip
 def every_gpu_answers(facts: Facts) -> Verdict:
     """Asks the driver for a handle of every GPU that it counts.
 
@@ -189,12 +164,6 @@ def every_gpu_answers(facts: Facts) -> Verdict:
     Why it matters:
         A GPU that is lost or waits for a reset cannot be used, and a job that counts on it stops when it starts. Its
         neighbours often go on working, so that it is easily overlooked.
-
-    How to fix:
-        Stop the work on the machine, reset that GPU or power-cycle the machine, and have it looked at if it comes back.
-
-    References:
-        https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
     """
     devices = need(need(facts.nvidia).devices)
     silent = [device for device in devices if device.handle_error]
@@ -230,13 +199,6 @@ def libcuda_found(facts: Facts) -> Verdict:
     Why it matters:
         torch and Triton load libcuda.so.1 from the driver; no wheel brings it. A container without the `compute`
         driver capability has nvidia-smi but not this library.
-
-    How to fix:
-        Start the container with `NVIDIA_DRIVER_CAPABILITIES=compute,utility`; take stub directories out of
-        LD_LIBRARY_PATH.
-
-    References:
-        https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     """
     nvidia = need(facts.nvidia)
     if not need(nvidia.devices):
@@ -276,12 +238,6 @@ def compat_fits(facts: Facts) -> Verdict:
     Why it matters:
         The compatibility library serves data-center GPUs (and a few server RTX cards) with an older driver: on GeForce
         cards CUDA stops with error 804, and beside a newer driver it takes CUDA a step back.
-
-    How to fix:
-        Take the compat directory out of LD_LIBRARY_PATH, or upgrade the driver.
-
-    References:
-        https://docs.nvidia.com/deploy/cuda-compatibility/latest/index.html
     """
     nvidia = need(facts.nvidia)
     module = need(nvidia.kernel_module).version
@@ -301,9 +257,8 @@ def compat_fits(facts: Facts) -> Verdict:
     return info(f"programs use the forward-compatibility libcuda {shown} with driver {module}", evidence=seen)
 
 
-@check(
-    "GPU035", "The driver hands compute to this container", needs=("environ", "nvidia"), playbook="libcuda-not-found"
-)
+@check("GPU035", "The driver gives this container compute", needs=("environ", "nvidia"), playbook="libcuda-not-found",
+       problem="The driver gives this container no compute")  # fmt: skip
 def driver_capabilities(facts: Facts) -> Verdict:
     """Reads NVIDIA_DRIVER_CAPABILITIES, which decides what the container runtime mounts from the host's driver.
 
@@ -313,12 +268,6 @@ def driver_capabilities(facts: Facts) -> Verdict:
     Why it matters:
         Without `compute` the container has no libcuda and CUDA does not start; without `utility` there is no NVML,
         which NCCL and vLLM ask for the topology.
-
-    How to fix:
-        Start the container with `-e NVIDIA_DRIVER_CAPABILITIES=compute,utility`.
-
-    References:
-        https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     """
     text = environ(facts).get("NVIDIA_DRIVER_CAPABILITIES", "").strip()
     if not text or not in_container(facts):

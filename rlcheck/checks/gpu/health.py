@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
-from rlcheck.checks.gpu.devices import is_datacenter, label, listed, not_there, readings
+from rlcheck.checks.gpu.devices import is_datacenter, label, not_there, readings
 from rlcheck.checks.gpu.tables import tables
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import NvidiaDevice, Xid
+from rlcheck.text import listed
 
 _RECENT_S = 2 * 3600
 
 
-@check("GPU014", "No uncorrectable memory errors", needs=("nvidia.devices",), playbook="gpu-memory-errors",
+@check("GPU014", "No GPU has uncorrectable memory errors", needs=("nvidia.devices",), playbook="gpu-memory-errors",
        caused_by=("GPU017", "GPU019"))  # fmt: skip
 def ecc_uncorrected(facts: Facts) -> Verdict:
     """Reads the number of ECC errors that could not be corrected since the driver was loaded.
@@ -25,12 +26,6 @@ def ecc_uncorrected(facts: Facts) -> Verdict:
     Why it matters:
         The program that touched the bad memory was killed, or got wrong data on older GPUs. Such errors come again on
         the same GPU, and a run over many GPUs meets them sooner.
-
-    How to fix:
-        Reset the GPU when it is free, run the vendor's diagnostics, and have it replaced if the count grows again.
-
-    References:
-        https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
     """
     found = readings(facts, lambda device: device.ecc_uncorrected)
     bad = [(device, count) for device, count in found.items if count > 0]
@@ -56,12 +51,6 @@ def ecc_on(facts: Facts) -> Verdict:
     Why it matters:
         Without ECC a flipped bit in the weights or the optimizer state is not noticed: no error is raised, and the
         model is quietly wrong from there on.
-
-    How to fix:
-        Switch it on with nvidia-smi and reboot. It costs a little memory on cards without HBM.
-
-    References:
-        https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/supported-gpus.html
     """
     found = readings(facts, lambda device: device.ecc_enabled)
     judged = [(device, on) for device, on in found.items if is_datacenter(device)]
@@ -88,12 +77,6 @@ def remap_pending(facts: Facts) -> Verdict:
     Why it matters:
         A GPU with a bad memory row works correctly until its next reset, because the driver keeps programs off the row,
         but a second fault in its neighbourhood is more likely. The reset belongs before a long run, not into it.
-
-    How to fix:
-        When nothing uses the GPU, reset it, or reboot the machine.
-
-    References:
-        https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
     """
     found = readings(facts, lambda device: device.remapped_rows)
     bad = [device for device, rows in found.items if rows.pending]
@@ -117,12 +100,6 @@ def remap_failed(facts: Facts) -> Verdict:
     Why it matters:
         A bad memory row without a spare stays in use after every reset, and its errors go on killing programs. NVIDIA
         takes this flag as the reason to exchange the card.
-
-    How to fix:
-        Take the GPU out of service and have it replaced.
-
-    References:
-        https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
     """
     found = readings(facts, lambda device: device.remapped_rows)
     bad = [(device, rows) for device, rows in found.items if rows.failed]
@@ -136,7 +113,8 @@ def remap_failed(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU018", "No memory page waits to be retired", needs=("nvidia.devices",), playbook="gpu-row-remap-pending")
+@check("GPU018", "No memory page waits to be retired", needs=("nvidia.devices",), playbook="gpu-row-remap-pending",
+       problem="A GPU's memory page waits to be retired")  # fmt: skip
 def pages_pending(facts: Facts) -> Verdict:
     """Looks for memory pages that older GPUs will take out of use at their next restart.
 
@@ -145,12 +123,6 @@ def pages_pending(facts: Facts) -> Verdict:
 
     Why it matters:
         Until the driver is reloaded a bad memory page can still be given to a program, which then dies of its error.
-
-    How to fix:
-        When nothing uses the GPU, reset it, or reboot the machine.
-
-    References:
-        https://docs.nvidia.com/deploy/dynamic-page-retirement/index.html
     """
     found = readings(facts, lambda device: device.retired_pages_pending)
     bad = [device for device, pending in found.items if pending]
@@ -174,12 +146,6 @@ def recovery_action(facts: Facts) -> Verdict:
     Why it matters:
         A GPU for which the driver wants a reset fails new programs, or hangs them in their first collective. The action
         is the driver's own conclusion from all errors so far.
-
-    How to fix:
-        Do what it says: stop the programs on the GPU and reset it, or reboot the machine.
-
-    References:
-        https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
     """
     found = readings(facts, lambda device: device.recovery_action)
     bad = [(device, action) for device, action in found.items if action != 0]
@@ -196,7 +162,7 @@ def recovery_action(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU020", "No grave GPU error in the kernel log", needs=("nvidia.xids",), playbook="fatal-xid",
+@check("GPU020", "The kernel log has no grave GPU error", needs=("nvidia.xids",), playbook="fatal-xid",
        caused_by=("GPU005", "GPU017", "GPU019"))  # fmt: skip
 def xids(facts: Facts) -> Verdict:
     """Looks through the kernel log for Xid errors and names what NVIDIA's catalogue says to do.
@@ -209,12 +175,6 @@ def xids(facts: Facts) -> Verdict:
     Why it matters:
         An Xid is the first and most exact trace of a hardware or driver fault; what torch reports afterwards ("unknown
         error", a hang in a collective) is only its consequence.
-
-    How to fix:
-        Do what the catalogue says for the number: restart the program, reset the GPU, or power-cycle the machine.
-
-    References:
-        https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
     """
     nvidia = need(facts.nvidia)
     devices = value_or(nvidia.devices, ())
@@ -281,7 +241,7 @@ def _line(xid: Xid) -> str:
     return f"Xid {xid.code} on {xid.bus_id} ({xid.count}x{when}): {meaning}; to do: {_action(xid)}"
 
 
-@check("GPU034", "GPU memory is not taken for main memory", needs=("nvidia.devices",), playbook="gpu-memory-numa-node")
+@check("GPU034", "GPU memory is not counted as main memory", needs=("nvidia.devices",), playbook="gpu-memory-numa-node")
 def memory_as_numa(facts: Facts) -> Verdict:
     """Looks for GPUs whose memory the kernel shows as a NUMA node of its own (Grace Hopper, Grace Blackwell).
 
@@ -291,14 +251,6 @@ def memory_as_numa(facts: Facts) -> Verdict:
     Why it matters:
         The machine's total memory then includes GPU memory, so that sizes taken from MemTotal are too large, and page
         cache or a loader's buffers can land in GPU memory.
-
-    How to fix:
-        Size by the nodes that have CPUs, keep host processes on them with `numactl --membind`, or use the driver's CDMM
-        mode, which hides the nodes.
-
-    References:
-        https://docs.nvidia.com/grace-performance-tuning-guide.pdf
-        https://github.com/vllm-project/vllm/issues/39361
     """
     found = readings(facts, lambda device: device.numa_node)
     nodes = sorted({node for _, node in found.items if node >= 0})

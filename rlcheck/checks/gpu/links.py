@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, fail, info, skip, warn
-from rlcheck.checks.gpu.devices import is_datacenter, is_sxm, label, listed, readings
+from rlcheck.checks.gpu.devices import is_datacenter, is_sxm, label, readings
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import NvidiaDevice
+from rlcheck.text import listed
 
 
 def _plain(device: NvidiaDevice) -> bool:
@@ -25,12 +26,6 @@ def nvlink_ports(facts: Facts) -> Verdict:
     Why it matters:
         A GPU with a dead port has less bandwidth in every collective, and on machines with NVSwitch the fabric can shut
         it out of peer-to-peer traffic altogether, so that NCCL falls back or hangs.
-
-    How to fix:
-        Reset the GPUs or reboot, look for Xid 74 in the kernel log, and have the machine looked at if it stays so.
-
-    References:
-        https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html
     """
     found = readings(facts, lambda device: device.nvlinks)
     linked = [(device, links) for device, links in found.items if _plain(device) and is_sxm(device)]
@@ -63,14 +58,6 @@ def fabric(facts: Facts) -> Verdict:
     Why it matters:
         Until the fabric manager has registered a GPU, CUDA stops with error 802 "system not yet initialized", though
         nvidia-smi lists the GPU as if all were well.
-
-    How to fix:
-        Start the fabric manager in exactly the driver's version, and look at its log; in a virtual machine the host
-        must activate the partition.
-
-    References:
-        https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html
-        https://github.com/NVIDIA/NVSentinel/issues/883
     """
     found = readings(facts, lambda device: device.fabric)
     judged = [(d, state) for d, state in found.items if _plain(d) and state.state != "not_supported"]
@@ -90,7 +77,8 @@ def fabric(facts: Facts) -> Verdict:
 
 
 @check("GPU026", "GPUs that work together are joined by NVLink", needs=("nvidia.devices",), playbook="nvlink-absent",
-       caused_by=("GPU025",))  # fmt: skip
+       caused_by=("GPU025",),
+       problem="The GPUs are not joined by NVLink")  # fmt: skip
 def nvlink_present(facts: Facts) -> Verdict:
     """Looks for several data-center GPUs without any NVLink between them.
 
@@ -100,13 +88,6 @@ def nvlink_present(facts: Facts) -> Verdict:
     Why it matters:
         Without NVLink all-reduce and weight transfer go over PCIe, ten times slower or more, so tensor parallelism
         within an engine and large FSDP groups lose much of their speed.
-
-    How to fix:
-        On SXM machines find out why it is off (fabric manager, a virtual machine without it, a driver option); on PCIe
-        cards plan with small tensor-parallel groups, or fit NVLink bridges.
-
-    References:
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
     """
     found = readings(facts, lambda device: device.nvlinks)
     judged = [(device, links) for device, links in found.items if is_datacenter(device) and _plain(device)]
@@ -129,26 +110,21 @@ def nvlink_present(facts: Facts) -> Verdict:
 
 @check(
     "GPU027",
-    "The IMEX channel of a multi-node NVLink machine is there",
+    "A multi-node NVLink machine has its IMEX channel",
     needs=("nvidia.devices",),
     playbook="imex-channel-missing",
+    problem="The IMEX channel of a multi-node NVLink machine is missing",
 )
 def imex_channel(facts: Facts) -> Verdict:
     """Looks for an IMEX channel device where GPUs belong to a multi-node NVLink domain (GB200 NVL72 and the like).
 
     What it does:
         When a GPU's fabric has a cluster and the host processor is an ARM one (Grace), looks for a channel below
-        /dev/nvidia-caps-imex-channels. x86 machines with NVSwitches name a cluster, too, but reach nobody outside.
+        /dev/nvidia-caps-imex-channels. x86 machines with NVSwitches name a cluster, too, but reach no machine outside.
 
     Why it matters:
         Without the channel a process cannot share GPU memory with other nodes over NVLink, and NCCL goes over the much
         slower network, or fails when multi-node NVLink is demanded.
-
-    How to fix:
-        Run the IMEX service on every node of the domain and hand channel0 to the container.
-
-    References:
-        https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/index.html
     """
     found = readings(facts, lambda device: device.fabric)
     clustered = [device for device, state in found.items if state.cluster and state.state == "completed"]

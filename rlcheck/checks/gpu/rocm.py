@@ -6,11 +6,11 @@ import re
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown, warn
 from rlcheck.checks.gpu.devices import (
+    OTHER_OWNERS,
     amd_label,
     distribution_version,
     environ,
     instincts,
-    listed,
     numbers,
     torch_kind,
     torch_of,
@@ -19,8 +19,7 @@ from rlcheck.checks.gpu.tables import tables
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import PciGpu
-
-_OTHER_OWNERS = ("vfio-pci", "pci-stub", "xen-pciback")
+from rlcheck.text import listed
 
 
 def _compute_cards(pci: tuple[PciGpu, ...]) -> list[PciGpu]:
@@ -28,7 +27,7 @@ def _compute_cards(pci: tuple[PciGpu, ...]) -> list[PciGpu]:
     return [
         gpu
         for gpu in pci
-        if (gpu.device_id in tables().amd_pci or gpu.pci_class.startswith("12")) and gpu.driver not in _OTHER_OWNERS
+        if (gpu.device_id in tables().amd_pci or gpu.pci_class.startswith("12")) and gpu.driver not in OTHER_OWNERS
     ]
 
 
@@ -47,12 +46,6 @@ def amdgpu_loaded(facts: Facts) -> Verdict:
 
     Why it matters:
         Without the kernel driver there is no /dev/kfd, and ROCm sees no GPU.
-
-    How to fix:
-        Install the driver (amdgpu-dkms) for the running kernel and load it; look in the kernel log for why it did not.
-
-    References:
-        https://rocm.docs.amd.com/projects/install-on-linux/en/latest/
     """
     rocm = need(facts.rocm)
     cards = _compute_cards(need(rocm.pci))
@@ -68,7 +61,8 @@ def amdgpu_loaded(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU039", "One Triton beside a ROCm torch", needs=("python.torch",), playbook="triton-beside-rocm-torch")
+@check("GPU039", "A ROCm torch has one Triton", needs=("python.torch",), playbook="triton-beside-rocm-torch",
+       problem="A second Triton is installed beside a ROCm torch")  # fmt: skip
 def one_triton(facts: Facts) -> Verdict:
     """Looks for PyPI's `triton` in an environment whose torch is a ROCm build.
 
@@ -79,12 +73,6 @@ def one_triton(facts: Facts) -> Verdict:
     Why it matters:
         Both distributions write into the directory `triton`, so what is imported depends on the order of installation,
         and removing one breaks the other.
-
-    How to fix:
-        Remove PyPI's `triton`, then reinstall torch's own.
-
-    References:
-        https://github.com/pytorch/pytorch/blob/main/RELEASE.md
     """
     torch = torch_of(facts)
     if torch_kind(facts) != "rocm":
@@ -95,9 +83,7 @@ def one_triton(facts: Facts) -> Verdict:
         return passed(f"torch {torch.version} has {own or 'triton ' + plain if own or plain else 'no triton'}")
     seen = (evidence("python.distributions", f"triton {plain}", "installed metadata"),)
     if not own:
-        return info(
-            f"triton {plain} stands in for torch's triton-rocm: fine only if it was built for it", evidence=seen
-        )
+        return info(f"triton {plain} replaces torch's triton-rocm: fine only if it was built for it", evidence=seen)
     return warn(
         f"only {own} beside torch {torch.version}",
         f"triton {plain}, which writes into the same directory",
@@ -123,13 +109,6 @@ def rocm_for_torch(facts: Facts) -> Verdict:
         torch's wheels bring their own ROCm libraries, but engines and extensions compiled here, RCCL plug-ins and
         LD_LIBRARY_PATH bring those of /opt/rocm into the same process. Across a major version that ends in missing
         symbols.
-
-    How to fix:
-        Install the torch that was built for this ROCm, or the ROCm that torch was built for.
-
-    References:
-        https://pytorch.org/get-started/previous-versions/
-        https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/3rd-party/pytorch-install.html
     """
     torch = torch_of(facts)
     if torch_kind(facts) != "rocm":
@@ -150,9 +129,9 @@ def rocm_for_torch(facts: Facts) -> Verdict:
                 params={"index": f"rocm{found}"})  # fmt: skip
 
 
-@check(
-    "GPU041", "torch has code for these AMD GPUs", needs=("python.torch", "rocm.devices"), playbook="torch-lacks-gfx"
-)
+@check("GPU041", "torch has code for these AMD GPUs", needs=("python.torch", "rocm.devices"),
+       playbook="torch-lacks-gfx",
+       problem="torch has no code for an AMD GPU of this machine")  # fmt: skip
 def gfx_in_torch(facts: Facts) -> Verdict:
     """Compares each GPU's target (gfx942, …) with those that torch was compiled for.
 
@@ -162,14 +141,6 @@ def gfx_in_torch(facts: Facts) -> Verdict:
     Why it matters:
         On a GPU that the build leaves out the first kernel stops with "invalid device function", or hipBLAS does with a
         missing TensileLibrary.
-
-    How to fix:
-        Install a torch whose ROCm covers the GPU; on consumer cards a close relative's code can be forced with
-        HSA_OVERRIDE_GFX_VERSION, on Instinct cards never.
-
-    References:
-        https://rocm.docs.amd.com/projects/install-on-linux/en/latest/reference/system-requirements.html
-        https://github.com/pytorch/pytorch/pull/164854
     """
     torch = torch_of(facts)
     if torch_kind(facts) != "rocm":
@@ -199,9 +170,9 @@ def gfx_in_torch(facts: Facts) -> Verdict:
     )
 
 
-@check(
-    "GPU042", "ROCm is new enough for these GPUs", needs=("python.torch", "rocm.devices"), playbook="torch-lacks-gfx"
-)
+@check("GPU042", "ROCm is new enough for these GPUs", needs=("python.torch", "rocm.devices"),
+       playbook="torch-lacks-gfx",
+       problem="ROCm is too old for these GPUs")  # fmt: skip
 def rocm_for_gfx(facts: Facts) -> Verdict:
     """Compares torch's ROCm with the first release that supports each GPU.
 
@@ -211,13 +182,6 @@ def rocm_for_gfx(facts: Facts) -> Verdict:
     Why it matters:
         An older ROCm does not know the GPU: its libraries have no kernels for it and its RCCL no tuning, so it stops at
         the first matrix product or collective.
-
-    How to fix:
-        Install a torch built for a newer ROCm.
-
-    References:
-        https://docs.vllm.ai/en/latest/getting_started/installation/gpu.html
-        https://github.com/ROCm/rccl/blob/develop/CHANGELOG.md
     """
     torch = torch_of(facts)
     if torch_kind(facts) != "rocm":
@@ -247,12 +211,6 @@ def no_override(facts: Facts) -> Verdict:
 
     Why it matters:
         On an Instinct GPU it loads kernels of another chip, which crash, or compute wrongly without a word.
-
-    How to fix:
-        Unset it, and look for it in shell profiles and job scripts.
-
-    References:
-        https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html
     """
     value = environ(facts).get("HSA_OVERRIDE_GFX_VERSION", "")
     cards = instincts(facts)

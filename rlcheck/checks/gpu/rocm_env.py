@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, info, passed, skip, warn
-from rlcheck.checks.gpu.devices import GIB, amd_label, environ, gib, instincts, listed, numbers, torch_kind, torch_of
+from rlcheck.checks.gpu.devices import amd_label, environ, instincts, numbers, torch_kind, torch_of
 from rlcheck.facts.base import FactMissingError, need, value_or, why_missing
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import AmdDevice
+from rlcheck.text import GIB, gib, listed
 
 _SMALL_BYTES = 2 * GIB
 _SMALL_SHARE = 0.03
@@ -33,6 +34,7 @@ def _cards(facts: Facts) -> tuple[AmdDevice, ...]:
     "RCCL's MSCCL setting suits this ROCm",
     needs=("environ", "python.torch", "rocm.devices"),
     playbook="rccl-msccl-crash",
+    problem="MSCCL is on in RCCL of ROCm 6.4",
 )
 def msccl(facts: Facts) -> Verdict:
     """Judges RCCL_MSCCL_ENABLE by ROCm release.
@@ -43,12 +45,6 @@ def msccl(facts: Facts) -> Verdict:
     Why it matters:
         RCCL of ROCm 6.4 can crash in ncclCommSplit when it sets up MSCCL, which is what FSDP with several process
         groups calls. Later releases have the cure, so a left-over setting only hides an optimisation.
-
-    How to fix:
-        `export RCCL_MSCCL_ENABLE=0` on ROCm 6.4, unset it elsewhere.
-
-    References:
-        https://github.com/ROCm/rccl/blob/develop/CHANGELOG.md
     """
     hip = _hip(facts)
     cards = _cards(facts)
@@ -68,6 +64,7 @@ def msccl(facts: Facts) -> Verdict:
     "MI200 GPUs keep their scratch memory",
     needs=("environ", "python.torch", "rocm.devices"),
     playbook="hsa-scratch-reclaim",
+    problem="HSA_NO_SCRATCH_RECLAIM is not set for MI200 GPUs",
 )
 def scratch_reclaim(facts: Facts) -> Verdict:
     """Looks for HSA_NO_SCRATCH_RECLAIM=1 on MI200 GPUs with ROCm 7.13 or newer.
@@ -78,12 +75,6 @@ def scratch_reclaim(facts: Facts) -> Verdict:
     Why it matters:
         Without HSA_NO_SCRATCH_RECLAIM=1 collectives on MI200 are slow from ROCm 7.13 on: RCCL's release notes name the
         variable as the way back to full speed.
-
-    How to fix:
-        `export HSA_NO_SCRATCH_RECLAIM=1`; it costs a little GPU memory.
-
-    References:
-        https://github.com/ROCm/rccl/blob/develop/CHANGELOG.md
     """
     hip = _hip(facts)
     cards = [device for device in _cards(facts) if device.gfx == "gfx90a"]
@@ -114,12 +105,6 @@ def channels(facts: Facts) -> Verdict:
     Why it matters:
         From ROCm 7.0 on RCCL has a model that chooses channels by message size, and any of these variables switches it
         off. NCCL_MIN_NCHANNELS=112 was a tip for MI300X with ROCm 6.
-
-    How to fix:
-        Unset them.
-
-    References:
-        https://github.com/ROCm/rccl/blob/develop/CHANGELOG.md
     """
     hip = _hip(facts)
     if len(_cards(facts)) < 2 or hip < (7, 0):
@@ -146,12 +131,6 @@ def tunableop(facts: Facts) -> Verdict:
     Why it matters:
         While TunableOp tunes, every new matrix shape is timed with hundreds of kernels. Rollouts and packed batches
         bring new shapes all the time, so that steps take minutes and nothing says why.
-
-    How to fix:
-        Tune once, offline, and run with PYTORCH_TUNABLEOP_TUNING=0.
-
-    References:
-        https://docs.pytorch.org/docs/stable/cuda.tunable.html
     """
     if not _cards(facts):
         return skip("there is no Instinct GPU")
@@ -166,7 +145,7 @@ def tunableop(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU051", "AMD GPUs are whole", needs=("rocm.devices",), playbook="amd-partition-mode")
+@check("GPU051", "AMD GPUs are not partitioned", needs=("rocm.devices",), playbook="amd-partition-mode")
 def partitions(facts: Facts) -> Verdict:
     """Reads the compute and memory partition modes of MI300 and MI350 GPUs.
 
@@ -176,12 +155,6 @@ def partitions(facts: Facts) -> Verdict:
     Why it matters:
         In CPX or NPS4 a GPU shows up as many small devices with a slice of the memory each: models that fit before no
         longer do, and recipes count the wrong number of GPUs.
-
-    How to fix:
-        Set SPX and NPS1 with amd-smi while nothing uses the GPUs.
-
-    References:
-        https://rocm.docs.amd.com/projects/amdsmi/en/docs-10.2.0/conceptual/partition.html
     """
     devices = _cards(facts)
     judged = [d for d in devices if d.compute_partition.value or d.memory_partition.value]
@@ -201,7 +174,8 @@ def partitions(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU038", "No uncorrectable errors on AMD GPUs", needs=("rocm.devices",), playbook="amd-ras-errors")
+@check("GPU038", "No AMD GPU has uncorrectable errors", needs=("rocm.devices",), playbook="amd-ras-errors",
+       problem="An AMD GPU has uncorrectable errors")  # fmt: skip
 def ras(facts: Facts) -> Verdict:
     """Adds up the uncorrectable errors of every block of each Instinct GPU.
 
@@ -210,12 +184,6 @@ def ras(facts: Facts) -> Verdict:
 
     Why it matters:
         An uncorrectable error killed a program or will do so; a GPU that has them gets more under load.
-
-    How to fix:
-        Stop the work, reset the GPU or reboot, and have the card looked at if the count grows again.
-
-    References:
-        https://docs.kernel.org/gpu/amdgpu/ras.html
     """
     cards = _cards(facts)
     if not cards:
@@ -254,12 +222,6 @@ def memory_free(facts: Facts) -> Verdict:
 
     Why it matters:
         Rollout engines claim a share of the total memory and stop at once when others hold more than the rest.
-
-    How to fix:
-        Find the holder with amd-smi; end it if it is yours and left over.
-
-    References:
-        https://rocm.docs.amd.com/projects/amdsmi/en/latest/
     """
     cards = _cards(facts)
     known = [(d, d.memory_used_bytes.value, value_or(d.memory_total_bytes, 0)) for d in cards]

@@ -43,13 +43,6 @@ def hip_and_cuda(facts: Facts) -> Verdict:
     Why it matters:
         `import ray` stops with "Inconsistent values found", or Ray counts other GPUs than torch sees, and vLLM crashes
         when it starts its workers.
-
-    How to fix:
-        Set HIP_VISIBLE_DEVICES only, and before `ray start`; unset CUDA_VISIBLE_DEVICES.
-
-    References:
-        https://github.com/ray-project/ray/issues/52701
-        https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html
     """
     if not wants_rocm(facts):
         return skip("nothing here computes on AMD GPUs")
@@ -94,13 +87,6 @@ def rocr_filter(facts: Facts) -> Verdict:
     Why it matters:
         Ray from 2.45 on refuses to start when ROCR_VISIBLE_DEVICES is set. With HIP_VISIBLE_DEVICES set as well the HIP
         indices count within what ROCR left over, which ends in "invalid device ordinal" or in the wrong GPU.
-
-    How to fix:
-        Unset ROCR_VISIBLE_DEVICES and choose GPUs with HIP_VISIBLE_DEVICES only.
-
-    References:
-        https://github.com/ray-project/ray/pull/51104
-        https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html
     """
     if not wants_rocm(facts):
         return skip("nothing here computes on AMD GPUs")
@@ -128,7 +114,8 @@ def rocr_filter(facts: Facts) -> Verdict:
     return passed(f"{ROCR} alone chooses {left} GPU(s)")
 
 
-@check("GPU045", "The visible AMD GPUs exist", needs=("environ", "rocm.devices"), playbook="hip-cuda-visible-devices")
+@check("GPU045", "The visible AMD GPUs exist", needs=("environ", "rocm.devices"), playbook="hip-cuda-visible-devices",
+       problem="A variable names an AMD GPU that does not exist")  # fmt: skip
 def hip_exist(facts: Facts) -> Verdict:
     """Compares the indices in HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES with the GPUs that the driver shows.
 
@@ -138,12 +125,6 @@ def hip_exist(facts: Facts) -> Verdict:
 
     Why it matters:
         HIP drops the first index that it cannot find and all after it, so a run sees fewer GPUs than it was given.
-
-    How to fix:
-        Write indices from 0 to one less than the number of GPUs; in a container they start at 0 again.
-
-    References:
-        https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html
     """
     if not wants_rocm(facts):
         return skip("nothing here computes on AMD GPUs")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
-from rlcheck.checks.gpu.devices import GIB, alive, gib, in_container, is_datacenter, label, listed, readings
+from rlcheck.checks.gpu.devices import alive, in_container, is_datacenter, label, readings
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import NvidiaDevice
+from rlcheck.text import GIB, gib, listed
 
 _SMALL_BYTES = GIB
 _SMALL_SHARE = 0.03
@@ -27,12 +28,6 @@ def mig_off(facts: Facts) -> Verdict:
     Why it matters:
         A program sees a single slice, slices cannot talk to each other over NVLink or peer-to-peer, and NCCL refuses
         several of them: training on more than one GPU is not possible on slices.
-
-    How to fix:
-        Switch MIG off for training machines, or run single-GPU work on the slices.
-
-    References:
-        https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
     """
     found = readings(facts, lambda device: device.mig_enabled)
     bad = [device for device, on in found.items if on]
@@ -74,12 +69,6 @@ def memory_free(facts: Facts) -> Verdict:
     Why it matters:
         Rollout engines claim a share of the *total* memory, 90 % or so, and stop at once when others hold more than the
         rest. Left-over engine workers of a killed run are the usual holders.
-
-    How to fix:
-        End the process if it is yours and left over; else wait, use other GPUs, or lower the engine's share.
-
-    References:
-        https://github.com/vllm-project/vllm/issues/20305
     """
     found = readings(facts, lambda device: device.memory_used_bytes)
     busy: list[tuple[NvidiaDevice, int, int]] = []
@@ -102,7 +91,8 @@ def memory_free(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU030", "All GPUs are of one model", needs=("nvidia.devices",), playbook="mixed-gpu-models")
+@check("GPU030", "All GPUs are of one model", needs=("nvidia.devices",), playbook="mixed-gpu-models",
+       problem="The GPUs are of different models or sizes")  # fmt: skip
 def one_model(facts: Facts) -> Verdict:
     """Compares the GPUs' models and memory sizes.
 
@@ -112,12 +102,6 @@ def one_model(facts: Facts) -> Verdict:
     Why it matters:
         Sharded training gives every GPU the same share, so the smallest memory limits all and the slowest GPU sets the
         pace. Kernels chosen for one model may not run on the other.
-
-    How to fix:
-        Choose GPUs of one model with CUDA_VISIBLE_DEVICES, in nvidia-smi's numbering.
-
-    References:
-        https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
     """
     found = readings(facts, lambda device: device.name)
     if len(found.items) < 2:
@@ -139,7 +123,8 @@ def one_model(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU031", "Several programs may use one GPU", needs=("nvidia.devices",), playbook="compute-mode-exclusive")
+@check("GPU031", "Several programs may use one GPU", needs=("nvidia.devices",), playbook="compute-mode-exclusive",
+       problem="A GPU does not take several programs")  # fmt: skip
 def compute_mode(facts: Facts) -> Verdict:
     """Reads the compute mode, which decides how many programs may open a GPU.
 
@@ -149,12 +134,6 @@ def compute_mode(facts: Facts) -> Verdict:
     Why it matters:
         An RL run puts the trainer and the rollout engine, two processes, on the same GPU. In exclusive mode the second
         one stops with "CUDA-capable device(s) is/are busy or unavailable"; in prohibited mode every one does.
-
-    How to fix:
-        Set the mode to default.
-
-    References:
-        https://docs.nvidia.com/deploy/nvidia-smi/index.html
     """
     found = readings(facts, lambda device: device.compute_mode)
     bad = [(device, mode) for device, mode in found.items if mode != "default"]
@@ -169,7 +148,8 @@ def compute_mode(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU033", "No GPU is missing", needs=("nvidia.devices",), playbook="gpu-lost")
+@check("GPU033", "No GPU is missing", needs=("nvidia.devices",), playbook="gpu-lost",
+       problem="A GPU is missing")  # fmt: skip
 def none_missing(facts: Facts) -> Verdict:
     """Compares the GPUs on the PCI bus with those that the driver started, and their number with the usual ones.
 
@@ -179,13 +159,7 @@ def none_missing(facts: Facts) -> Verdict:
 
     Why it matters:
         A GPU that did not start is simply not listed, so nothing complains until a job that wants all GPUs of the
-        machine waits for ever or fails.
-
-    How to fix:
-        Look for the GPU's address in the kernel log, reboot or power-cycle the machine, and have it looked at.
-
-    References:
-        https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
+        machine waits forever or fails.
     """
     nvidia = need(facts.nvidia)
     devices = alive(facts)

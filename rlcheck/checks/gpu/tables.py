@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
-import msgspec
-
 from rlcheck.facts.base import Struct
+from rlcheck.tables import table
 
 
 class RecoveryAction(Struct, frozen=True):
@@ -84,8 +80,6 @@ class GpuTables(Struct, frozen=True):
     ray_amd: tuple[RayAmd, ...]
 
 
-@cache
 def tables() -> GpuTables:
-    """The data, read once and only when a check asks for it."""
-    path = Path(__file__).resolve().parents[2] / "data" / "gpu.json"
-    return msgspec.json.decode(path.read_bytes(), type=GpuTables)
+    """Return the data."""
+    return table("gpu", GpuTables)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
-from rlcheck.checks.gpu.devices import alive, environ, listed
+from rlcheck.checks.gpu.devices import alive, environ
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.gpu import NvidiaDevice
+from rlcheck.text import listed
 
 _HIDES_ALL = ("", "nodevfiles")
 _IDENTIFIER = re.compile(r"(?:MIG-)?(?:GPU-)?[0-9A-Fa-f]{2}[0-9A-Fa-f-]*(?:/\d+/\d+)?")
@@ -57,26 +58,19 @@ def _slices(devices: tuple[NvidiaDevice, ...]) -> list[str | None]:
     needs=("environ", "nvidia.devices"),
     playbook="visible-devices-wrong",
     caused_by=("GPU005",),
+    problem="CUDA_VISIBLE_DEVICES names a GPU that does not exist",
 )
 def visible_exist(facts: Facts) -> Verdict:
     """Compares every entry of CUDA_VISIBLE_DEVICES with the GPUs that the driver shows.
 
     What it does:
         Checks indices against the number of GPUs, GPU and MIG UUIDs against theirs (beginnings are enough), and looks
-        for entries that stand there twice.
+        for entries that occur twice.
 
     Why it matters:
         CUDA silently drops the first entry that it cannot find and all entries after it, and an entry that occurs twice
         makes it show no GPU at all. The run then sees fewer GPUs than it was given, or stops with "invalid device
         ordinal". Ranges such as 0-3 are not understood.
-
-    How to fix:
-        Unset the variable, or write indices that exist, with commas. Inside a container or a Slurm step GPUs are
-        numbered from 0 again.
-
-    References:
-        https://docs.nvidia.com/deploy/topics/topic_5_2_1.html
-        https://slurm.schedmd.com/gres.html
     """
     text = environ(facts).get("CUDA_VISIBLE_DEVICES")
     if text is None:
@@ -107,6 +101,7 @@ def visible_exist(facts: Facts) -> Verdict:
     "The GPUs are not hidden",
     needs=("environ", "nvidia.devices"),
     playbook="visible-devices-wrong",
+    problem="CUDA_VISIBLE_DEVICES hides every GPU",
 )
 def not_hidden(facts: Facts) -> Verdict:
     """Looks for a CUDA_VISIBLE_DEVICES that hides every GPU.
@@ -117,13 +112,6 @@ def not_hidden(facts: Facts) -> Verdict:
     Why it matters:
         With all GPUs hidden torch reports none and falls back to the CPU or stops. The empty value is a left-over of
         scripts; Ray sets it in tasks that asked for no GPU, and Slurm in steps without one.
-
-    How to fix:
-        Unset the variable; under Slurm ask for GPUs in the step, under Ray with `num_gpus`.
-
-    References:
-        https://docs.nvidia.com/deploy/topics/topic_5_2_1.html
-        https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
     """
     text = environ(facts).get("CUDA_VISIBLE_DEVICES")
     devices = alive(facts)
@@ -152,14 +140,7 @@ def device_order(facts: Facts) -> Verdict:
 
     Why it matters:
         By default CUDA puts the fastest GPU first, while nvidia-smi, NVML and Slurm go by PCI bus. With different
-        models index 0 is then not the same card, so a job can land on a GPU that belongs to somebody else.
-
-    How to fix:
-        Set CUDA_DEVICE_ORDER=PCI_BUS_ID before anything uses CUDA.
-
-    References:
-        https://slurm.schedmd.com/gres.html
-        https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
+        models index 0 is then not the same card, so a job can land on a GPU that belongs to another user.
     """
     variables = environ(facts)
     devices = alive(facts)

@@ -11,16 +11,14 @@ from rlcheck.checks.run.behaviour import REWARD
 from rlcheck.checks.run.causes import DRIFT, NUMBERS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
 from rlcheck.checks.run.groups import N
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import override
-from rlcheck.curves.look import steps_words, value_at
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import TrainingFacts
+from rlcheck.facts.run import RunFacts
+from rlcheck.measure.config.estimators import needs, scale
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import steps_words, value_at
 
 _NAMES = ("critic/advantages/mean", "critic/advantages/std", "critic/advantages/max", "critic/advantages/min")
-_WHITENED = ("gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
-_GROUPED = ("grpo", "grpo_vectorized")
-_CENTRED = ("rloo", "rloo_vectorized")
 _NORM = "algorithm.norm_adv_by_std_in_grpo"
 _SAME = 1e-6
 _MOST = 0.5
@@ -51,7 +49,7 @@ def advantages_are_normalised(facts: Facts) -> Verdict:
     """Advantages have the mean, spread and bounds that follow from the estimator in the config.
 
     What it does:
-        Whitened ones (GAE, REINFORCE++) have mean 0 and standard deviation 1 over tokens; those of GRPO lie within
+        Whitened ones (GAE, REINFORCE++) have mean 0 and standard deviation 1 over tokens; those of GRPO are within
         (n - 1) / sqrt(n) and have both signs; without the division by the spread they stay within the range of the
         rewards. Steps in which all rewards are equal are passed over. Whatever the estimator, they have both signs. A
         discount (gamma) that hides the reward from the first tokens is named.
@@ -59,15 +57,6 @@ def advantages_are_normalised(facts: Facts) -> Verdict:
     Why it matters:
         The size of advantages is the size of the step: a tenth of it is a tenth of the learning rate. Without a
         baseline every answer is pushed up, the bad ones as well.
-
-    How to fix:
-        Compare your estimator with the formula; set algorithm.norm_adv_by_std_in_grpo=true for GRPO, or leave the
-        division out on purpose together with a loss that sums over tokens (Dr. GRPO).
-
-    References:
-        https://arxiv.org/abs/2402.03300
-        https://arxiv.org/abs/2503.20783
-        https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/
     """
     run = run_of(facts)
     estimator = str(setting(run, "algorithm.adv_estimator") or "")
@@ -77,16 +66,17 @@ def advantages_are_normalised(facts: Facts) -> Verdict:
     if not rows:
         return skip("in no step do rewards differ")
     size = int(number_setting(run, N) or 0)
-    if estimator in _WHITENED:
+    kind = scale(estimator)
+    if kind == "whitened":
         found = _judge(run, rows, _whitened, f"{estimator}: mean 0, standard deviation 1")
         return (_discounted(run) or found) if found.status == "pass" else found
-    if estimator in _GROUPED and size > 1 and setting(run, _NORM) is not False:
+    if kind == "grouped" and size > 1 and setting(run, _NORM) is not False:
         return _judge(run, rows, _grouped(size), f"{estimator} in groups of {size}: within {_bound(size):.3g}")
-    if estimator in (*_GROUPED, *_CENTRED) and size > 1:
+    if kind in ("grouped", "centred") and size > 1:
         found = _judge(
             run, rows, _centred(size), f"{estimator} in groups of {size}: centred, within the rewards' range"
         )
-        return _left_out(run, rows) if found.status == "pass" and estimator in _GROUPED else found
+        return _left_out(run, rows) if found.status == "pass" and kind == "grouped" else found
     if (one_sided := _one_sided(run, rows)) is not None:
         return one_sided
     if not estimator:
@@ -94,7 +84,7 @@ def advantages_are_normalised(facts: Facts) -> Verdict:
     return skip(f"{estimator} with groups of {size or 'unknown size'}: nothing is known of its advantages")
 
 
-def _rows(run: TrainingFacts) -> list[Row] | None:
+def _rows(run: RunFacts) -> list[Row] | None:
     mean, std, high, low = (run.curves.get(name) for name in _NAMES)
     if high is None or low is None or mean is None or not high.values:
         return None
@@ -150,7 +140,7 @@ def _centred(size: int) -> Rule:
     return judge
 
 
-def _judge(run: TrainingFacts, rows: list[Row], rule: Rule, what: str) -> Verdict:
+def _judge(run: RunFacts, rows: list[Row], rule: Rule, what: str) -> Verdict:
     wrong = [(row, words) for row in rows if (words := rule(row))]
     if len(wrong) < max(limit("constant_steps"), _MOST * len(rows)):
         return passed(f"{what}; {len(rows) - len(wrong)} of {len(rows)} steps are so", details=drawn(run, _NAMES[2]))
@@ -169,10 +159,10 @@ def _numbers(row: Row) -> str:
     return f"mean {row.mean:.3g}, {spread}{row.low:.3g} to {row.high:.3g}"
 
 
-def _one_sided(run: TrainingFacts, rows: list[Row]) -> Verdict | None:
+def _one_sided(run: RunFacts, rows: list[Row]) -> Verdict | None:
     """Without a known estimator: whatever the baseline is, some answers are better than it and others worse."""
     # The baseline of ReMax, what the likeliest answer earns, may be 0 for long.
-    if setting(run, "algorithm.adv_estimator") == "remax" or len(rows) < limit("steps_to_judge"):
+    if needs(str(setting(run, "algorithm.adv_estimator")), "greedy") or len(rows) < limit("steps_to_judge"):
         return None
     if not (all(r.low >= 0 for r in rows) or all(r.high <= 0 for r in rows)):
         return None
@@ -186,7 +176,7 @@ def _one_sided(run: TrainingFacts, rows: list[Row]) -> Verdict | None:
     )
 
 
-def _discounted(run: TrainingFacts) -> Verdict | None:
+def _discounted(run: RunFacts) -> Verdict | None:
     """A discount that hides the reward at the end of an answer from its first tokens."""
     gamma, lengths = number_setting(run, _GAMMA), curve_of(run, "response_length/mean")
     told, paid = curve_of(run, _RETURNS), curve_of(run, "critic/rewards/mean", *REWARD[:1])
@@ -208,7 +198,7 @@ def _discounted(run: TrainingFacts) -> Verdict | None:
     )
 
 
-def _left_out(run: TrainingFacts, rows: list[Row]) -> Verdict:
+def _left_out(run: RunFacts, rows: list[Row]) -> Verdict:
     """GRPO without the division by the spread: on purpose with Dr. GRPO's loss, else worth a word."""
     first, last = rows[0], rows[-1]
     more: dict[str, Any] = {"details": drawn(run, *_NAMES)}

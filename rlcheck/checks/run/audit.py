@@ -8,13 +8,13 @@ from itertools import pairwise
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown, warn
 from rlcheck.checks.run.behaviour import CLIPPED, STEP_KL, reward_move
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, number_setting, proof, run_of, setting
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import LR, override, several_updates, usual_lr
 from rlcheck.checks.run.steps import KEPT_IN, largest_rate, never_differs, policy_moved, rounded_away
-from rlcheck.curves.look import steps_words
 from rlcheck.facts.base import need, value_or, why_missing
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import AuditStep, TrainingFacts
+from rlcheck.facts.run import AuditStep, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import steps_words
 
 _FEWEST = 3
 _OPTIM = LR.rpartition(".")[0]
@@ -34,14 +34,6 @@ def weights_change(facts: Facts) -> Verdict:
 
     Why it matters:
         A run whose weights stay as they are costs as much as one that learns, and its curves are only noise.
-
-    How to fix:
-        Look for a rate of 0, parameters that require no gradient, an optimizer that was made before the model was
-        wrapped, or steps below what 16-bit weights can hold.
-
-    References:
-        https://docs.pytorch.org/docs/stable/optim.html
-        https://github.com/areal-project/AReaL/issues/1292
     """
     run = run_of(facts)
     found = _rate_is_zero(run) or _rate_ends(run) or _hashes_stay(run)
@@ -50,7 +42,7 @@ def weights_change(facts: Facts) -> Verdict:
     return _rounded_away(run) or found or _policy_stays(run)
 
 
-def _rate_is_zero(run: TrainingFacts) -> Verdict | None:
+def _rate_is_zero(run: RunFacts) -> Verdict | None:
     rates = curve_of(run, "actor/lr")
     asked, least = number_setting(run, LR), limit("least_lr")
     if rates is not None and max(rates.values) > least:
@@ -76,7 +68,7 @@ def _zero_from(values: tuple[float, ...], least: float) -> int:
     return count or 0
 
 
-def _rate_ends(run: TrainingFacts) -> Verdict | None:
+def _rate_ends(run: RunFacts) -> Verdict | None:
     """A schedule that is shorter than the run."""
     rates, least = curve_of(run, "actor/lr"), limit("least_lr")
     count = _zero_from(rates.values, least) if rates is not None else 0
@@ -95,7 +87,7 @@ def _rate_ends(run: TrainingFacts) -> Verdict | None:
     )
 
 
-def _rounded_away(run: TrainingFacts) -> Verdict | None:
+def _rounded_away(run: RunFacts) -> Verdict | None:
     """Steps below the spacing of bfloat16, after which neither reward nor policy is another one."""
     rate = largest_rate(run)
     if rate is None or not rounded_away(run):
@@ -110,12 +102,12 @@ def _rounded_away(run: TrainingFacts) -> Verdict | None:
     )
 
 
-def _warming_up(run: TrainingFacts, steps: int) -> bool:
+def _warming_up(run: RunFacts, steps: int) -> bool:
     warmup = number_setting(run, "actor_rollout_ref.actor.optim.lr_warmup_steps") or 0
     return steps <= max(warmup, number_setting(run, "trainer.critic_warmup") or 0)
 
 
-def _hashes_stay(run: TrainingFacts) -> Verdict | None:
+def _hashes_stay(run: RunFacts) -> Verdict | None:
     audit = [one for one in value_or(run.audit, ()) if one.parameter_hashes]
     pairs = [(one, two) for one, two in pairwise(audit) if _stepped(one, two)]
     if not pairs:
@@ -129,7 +121,7 @@ def _hashes_stay(run: TrainingFacts) -> Verdict | None:
         f"the same in {len(same)} of {len(pairs)} steps, the first is {same[0].step}",
         details=(f"on ranks {', '.join(map(str, stuck))}", *drawn(run, "actor/grad_norm", "actor/lr", STEP_KL)),
         params={"stay": "stay as they are"},
-        evidence=(evidence("training.audit.parameter_hashes", "equal", steps_words(same[0].step, same[-1].step)),),
+        evidence=(evidence("run.audit.parameter_hashes", "equal", steps_words(same[0].step, same[-1].step)),),
     )
 
 
@@ -143,10 +135,10 @@ def _stuck(one: AuditStep, two: AuditStep) -> list[int]:
     return [rank for rank, (before, after) in enumerate(pairs) if before == after]
 
 
-def _policy_stays(run: TrainingFacts) -> Verdict:
+def _policy_stays(run: RunFacts) -> Verdict:
     kl, clipped = curve_of(run, STEP_KL), curve_of(run, CLIPPED)
     if several_updates(run) and never_differs(run) and policy_moved(run):
-        return passed("the policy changes over the run (that its KL within a step is 0 is told by RUN038)")
+        return passed("the policy changes over the run (that its KL within a step is 0 is reported by RUN038)")
     if several_updates(run) and kl is not None and clipped is not None and len(kl.values) >= _FEWEST:
         if not any(kl.values) and not any(clipped.values):
             return fail(
@@ -175,14 +167,6 @@ def audit_adds_up(facts: Facts) -> Verdict:
     Why it matters:
         Each is a silent fault: tokens lost or counted twice, a reward that depends on chance, rows of a packed batch
         that see each other.
-
-    How to fix:
-        Tokens: the mask and the split over ranks. Scores: seed the reward function, or take its average.
-        Log-probabilities: packing, padding and position ids.
-
-    References:
-        https://github.com/verl-project/verl/issues/6280
-        https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html
     """
     run = run_of(facts)
     if why_missing(run.audit) is not None:
@@ -198,7 +182,7 @@ def audit_adds_up(facts: Facts) -> Verdict:
     return passed(f"{len(audit)} records: tokens, scores, log-probabilities and counts agree")
 
 
-def _absence(run: TrainingFacts) -> str:
+def _absence(run: RunFacts) -> str:
     """Why there is no audit record."""
     missing = why_missing(run.audit)
     return f"no audit record: {missing.reason}" if missing is not None else ""
@@ -216,7 +200,7 @@ def _tokens(epochs: float) -> Callable[[tuple[AuditStep, ...]], Verdict | None]:
             f"{one.loss_tokens:g} tokens at step {one.step} ({one.loss_tokens - one.response_tokens * epochs:+g}), and"
             f" other sums in {len(wrong)} of {len(told)} steps",
             details=_rows(wrong),
-            evidence=(evidence("training.audit.loss_tokens", one.loss_tokens, steps_words(one.step, wrong[-1].step)),),
+            evidence=(evidence("run.audit.loss_tokens", one.loss_tokens, steps_words(one.step, wrong[-1].step)),),
         )
 
     return look
@@ -228,7 +212,7 @@ def _rows(wrong: list[AuditStep]) -> tuple[str, ...]:
     )
 
 
-def _recomputed(run: TrainingFacts) -> Callable[[tuple[AuditStep, ...]], Verdict | None]:
+def _recomputed(run: RunFacts) -> Callable[[tuple[AuditStep, ...]], Verdict | None]:
     dtype = str(setting(run, "actor_rollout_ref.actor.fsdp_config.dtype") or "bfloat16")
     most = limit("recomputed_float32" if dtype in ("float32", "fp32") else "recomputed_16_bits")
 
@@ -241,7 +225,7 @@ def _recomputed(run: TrainingFacts) -> Callable[[tuple[AuditStep, ...]], Verdict
             f"log-probabilities that stay within {most:g} when a row is read alone ({dtype})",
             f"{max(one.recomputed_max_diff or 0.0 for one in wrong):.3g} at most, in {len(wrong)} of {len(told)} steps",
             details=tuple(f"step {one.step}: {one.recomputed_max_diff:.3g}" for one in wrong[:6]),
-            evidence=(evidence("training.audit.recomputed_max_diff", wrong[0].recomputed_max_diff,
+            evidence=(evidence("run.audit.recomputed_max_diff", wrong[0].recomputed_max_diff,
                                steps_words(wrong[0].step, wrong[-1].step)),),
         )  # fmt: skip
 
@@ -258,7 +242,7 @@ def _scores(audit: tuple[AuditStep, ...]) -> Verdict | None:
         f"{wrong[0].reward:g}, and {wrong[0].reward_again:g} when scored again at step {wrong[0].step}"
         f" ({len(wrong)} of {len(told)} steps)",
         details=tuple(f"step {one.step}: {one.reward:g}, then {one.reward_again:g}" for one in wrong[:6]),
-        evidence=(evidence("training.audit.reward_again", wrong[0].reward_again,
+        evidence=(evidence("run.audit.reward_again", wrong[0].reward_again,
                            steps_words(wrong[0].step, wrong[-1].step)),),
     )  # fmt: skip
 
@@ -271,6 +255,6 @@ def _counts(audit: tuple[AuditStep, ...]) -> Verdict | None:
         return None
     return warn(
         "a count of optimizer steps that rises",
-        f"{back[0].optimizer_steps} at step {back[0].step}, more before: the optimizer began anew",
-        evidence=(evidence("training.audit.optimizer_steps", back[0].optimizer_steps, f"step {back[0].step}"),),
+        f"{back[0].optimizer_steps} at step {back[0].step}, more before: the optimizer started again",
+        evidence=(evidence("run.audit.optimizer_steps", back[0].optimizer_steps, f"step {back[0].step}"),),
     )

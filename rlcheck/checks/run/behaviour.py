@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rlcheck.checks.run.common import curve_of
-from rlcheck.checks.run.limits import limit
-from rlcheck.curves.look import first_last, median, noise, slope, window
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import first_last, median, noise, slope, window
 
 REWARD = ("critic/score/mean", "critic/rewards/mean")
 ENTROPY = ("actor/entropy", "actor/entropy_loss")
@@ -41,7 +41,7 @@ class Move(NamedTuple):
         return f"{self.before:.4g} to {self.after:.4g}"
 
 
-def reward_move(run: TrainingFacts, since: int | None = None) -> Move | None:
+def reward_move(run: RunFacts, since: int | None = None) -> Move | None:
     """First against last fifth of the reward, from step SINCE on; None where there are fewer than 4 points."""
     curve = curve_of(run, *REWARD)
     if curve is not None and since is not None:
@@ -52,14 +52,14 @@ def reward_move(run: TrainingFacts, since: int | None = None) -> Move | None:
     return Move(*ends, max(3 * (noise(curve) or 0.0), limit("reward_moves") * reward_span(run)))
 
 
-def reward_span(run: TrainingFacts) -> float:
-    """How far rewards of single answers lie apart: the largest less the smallest that the run has seen."""
+def reward_span(run: RunFacts) -> float:
+    """How far apart rewards of single answers are: the largest less the smallest that the run has seen."""
     high = curve_of(run, "critic/score/max", "critic/rewards/max", *REWARD)
     low = curve_of(run, "critic/score/min", "critic/rewards/min", *REWARD)
     return max(high.values) - min(low.values) if high is not None and low is not None else 0.0
 
 
-def solved(run: TrainingFacts) -> bool:
+def solved(run: RunFacts) -> bool:
     """The reward has risen, and ends near the best that any answer has earned."""
     move, best, span = reward_move(run), curve_of(run, "critic/score/max", "critic/rewards/max"), reward_span(run)
     if move is None or best is None or span <= 0:

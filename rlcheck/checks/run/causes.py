@@ -1,4 +1,4 @@
-"""What explains a symptom: checks of causes, whose findings stand before those of their consequences."""
+"""What explains a symptom: checks of causes, whose findings come before those of their consequences."""
 
 NUMBERS = ("RUN010",)
 """A metric that is no number: everything after it follows."""

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from rlcheck.check import Evidence, Verdict, evidence, skip, unknown
-from rlcheck.curves.look import charted, steps_words, window
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, SampleRow, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts, SampleRow
+from rlcheck.measure.run.look import charted, steps_words, window
 
-NEEDS = ("training",)
+NEEDS = ("run",)
 """What every check of a run needs."""
 
 
-def run_of(facts: Facts) -> TrainingFacts:
+def run_of(facts: Facts) -> RunFacts:
     """The run.
 
     Raises:
         FactMissingError: none was read.
     """
-    return need(facts.training)
+    return need(facts.run)
 
 
-def curve_of(run: TrainingFacts, *names: str) -> Curve | None:
+def curve_of(run: RunFacts, *names: str) -> Curve | None:
     """The first curve of NAMES that has values; None if there is none."""
     for name in names:
         curve = run.curves.get(name)
@@ -32,23 +32,23 @@ def curve_of(run: TrainingFacts, *names: str) -> Curve | None:
     return None
 
 
-def samples_of(run: TrainingFacts) -> tuple[SampleRow, ...]:
+def samples_of(run: RunFacts) -> tuple[SampleRow, ...]:
     """The answers that the run wrote down; none where it wrote none."""
     return value_or(run.samples, ())
 
 
-def setting(run: TrainingFacts, *keys: str) -> Any:
+def setting(run: RunFacts, *keys: str) -> Any:
     """The first of KEYS that the run's config has, None if it has none (or null)."""
     return next((run.settings[key] for key in keys if run.settings.get(key) is not None), None)
 
 
-def number_setting(run: TrainingFacts, *keys: str) -> float | None:
+def number_setting(run: RunFacts, *keys: str) -> float | None:
     """The same, where it is a number."""
     value = setting(run, *keys)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def lacking(run: TrainingFacts, *names: str) -> Verdict:
+def lacking(run: RunFacts, *names: str) -> Verdict:
     """Verdict where none of the metrics NAMES is there: unknown, never a pass."""
     if not run.num_steps:
         return unknown("the run has written no metrics of a step")
@@ -63,7 +63,7 @@ def too_short(curve: Curve, steps: int) -> Verdict:
     return skip(f"{len(curve.values)} steps, too few to judge ({steps} are)")
 
 
-def drawn(run: TrainingFacts, *names: str, first: int | None = None, last: int | None = None) -> tuple[str, ...]:
+def drawn(run: RunFacts, *names: str, first: int | None = None, last: int | None = None) -> tuple[str, ...]:
     """A line with a small chart for each of NAMES that the run has, from step FIRST to LAST; twins once."""
     lines: list[str] = []
     seen: list[tuple[float, ...]] = []
@@ -78,7 +78,7 @@ def drawn(run: TrainingFacts, *names: str, first: int | None = None, last: int |
 
 def proof(name: str, value: object, first: int, last: int | None = None) -> Evidence:
     """Evidence from the metric NAME over these steps."""
-    return evidence(f"training.curves.{name}", value, steps_words(first, first if last is None else last))
+    return evidence(f"run.curves.{name}", value, steps_words(first, first if last is None else last))
 
 
 def round_up(value: float) -> str:

@@ -8,11 +8,12 @@ from rlcheck.check import Verdict, check, fail, passed, skip, warn
 from rlcheck.checks.run.behaviour import EDGE, end_of, solved
 from rlcheck.checks.run.causes import DRIFT, SIGNAL, WORK
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import CRITIC_LR, override, usual_lr
-from rlcheck.curves.look import median
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.config.estimators import needs
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import median
 
 EXPLAINED = "critic/vf_explained_var"
 _SHOWN = (EXPLAINED, "critic/vf_loss", "critic/values/mean", "critic/returns/mean", "critic/grad_norm", "critic/lr")
@@ -53,17 +54,10 @@ def critic_learns(facts: Facts) -> Verdict:
     Why it matters:
         Advantages are measured against the critic. One that does not learn turns them into noise, or into a constant
         that is added to every answer.
-
-    How to fix:
-        Raise critic.optim.lr, or warm the critic up; see that its parameters require gradients.
-
-    References:
-        https://arxiv.org/abs/1506.02438
-        https://stable-baselines3.readthedocs.io/en/master/common/logger.html
     """
     run = run_of(facts)
     if curve_of(run, EXPLAINED, "critic/vf_loss", *_VALUES) is None:
-        if run.settings and run.settings.get("algorithm.adv_estimator", "gae") != "gae":
+        if run.settings and not needs(str(run.settings.get("algorithm.adv_estimator", "gae")), "critic"):
             return skip("the run has no critic")
         return lacking(run, EXPLAINED)
     stopped = _stopped(run)
@@ -77,7 +71,7 @@ def critic_learns(facts: Facts) -> Verdict:
     return _judge(run, points)
 
 
-def _stopped(run: TrainingFacts) -> Verdict | None:
+def _stopped(run: RunFacts) -> Verdict | None:
     """The plain evidence: nothing drives the critic, or far too much does."""
     for name, what in (("critic/grad_norm", "gradients"), ("critic/lr", "a learning rate"),
                        ("critic/optimizer_steps", "optimizer steps")):  # fmt: skip
@@ -94,7 +88,7 @@ def _stopped(run: TrainingFacts) -> Verdict | None:
     return None
 
 
-def _points(run: TrainingFacts) -> list[Point]:
+def _points(run: RunFacts) -> list[Point]:
     """The steps whose returns differ. Where no returns are logged the rewards stand for them."""
     explained, values, aims = (_table(curve_of(run, *names)) for names in ((EXPLAINED,), _VALUES, _AIMS))
     high, low = (_table(curve_of(run, f"critic/returns/{end}", f"critic/score/{end}")) for end in ("max", "min"))
@@ -113,7 +107,7 @@ def _points(run: TrainingFacts) -> list[Point]:
     return points
 
 
-def _loss_alone(run: TrainingFacts) -> Verdict:
+def _loss_alone(run: RunFacts) -> Verdict:
     """Nothing but the value loss is logged: one that only grows is no learning."""
     curve = run.curves["critic/vf_loss"]
     if len(curve.values) < 2 * _FEWEST:
@@ -134,7 +128,7 @@ def _table(curve: Curve | None) -> dict[int, float]:
     return {} if curve is None else dict(zip(curve.steps, curve.values, strict=True))
 
 
-def _judge(run: TrainingFacts, points: list[Point]) -> Verdict:
+def _judge(run: RunFacts, points: list[Point]) -> Verdict:
     early, late = points[: max(EDGE, len(points) // 5)], points[len(points) // 2 :]
     off = _off(points)
     if off:
@@ -163,7 +157,7 @@ def _judge(run: TrainingFacts, points: list[Point]) -> Verdict:
     return passed(f"explained variance {at_first:.2g} at first, {explained:.2g} later")
 
 
-def _no_better_than_a_constant(run: TrainingFacts, points: list[Point], late: list[Point]) -> bool:
+def _no_better_than_a_constant(run: RunFacts, points: list[Point], late: list[Point]) -> bool:
     """After a good many steps hardly any explains more than nothing, and the task is not solved.
 
     A critic that knows something is above 0 in at least one step of a run's last third.
@@ -202,12 +196,12 @@ def _median_of(points: list[Point], field: Literal["explained", "value", "aim", 
     return median(value for value in values if value is not None)
 
 
-def _pair(run: TrainingFacts) -> str:
+def _pair(run: RunFacts) -> str:
     value, aim = curve_of(run, *_VALUES), curve_of(run, *_AIMS)
     return f"{value.values[-1]:.3g} for {aim.values[-1]:.3g}" if value is not None and aim is not None else ""
 
 
-def _failed(run: TrainingFacts, expected: str, found: str, since: int, params: dict[str, str]) -> Verdict:
+def _failed(run: RunFacts, expected: str, found: str, since: int, params: dict[str, str]) -> Verdict:
     return fail(
         expected,
         found,
@@ -217,12 +211,12 @@ def _failed(run: TrainingFacts, expected: str, found: str, since: int, params: d
     )
 
 
-def _usual_rate(run: TrainingFacts) -> dict[str, str]:
+def _usual_rate(run: RunFacts) -> dict[str, str]:
     """The critic's head is new: ten times the policy's rate, unless the policy learns at a tiny model's rate."""
     usual = usual_lr(run)
     return override(run, CRITIC_LR, usual if usual >= 1e-3 else 10 * usual)
 
 
-def _raised_rate(run: TrainingFacts) -> dict[str, str]:
+def _raised_rate(run: RunFacts) -> dict[str, str]:
     rate = number_setting(run, CRITIC_LR)
     return _usual_rate(run) if rate is None else override(run, CRITIC_LR, max(10 * rate, 0.0)) if rate < 1e-4 else {}

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from rlcheck.checks.run.behaviour import solved
 from rlcheck.checks.run.common import curve_of, number_setting, samples_of
 from rlcheck.checks.run.likeness import agreements, expects_text, judged
-from rlcheck.checks.run.limits import limit
-from rlcheck.facts.training import Curve, SampleRow, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts, SampleRow
+from rlcheck.measure.run.limits import limit
 
 LIMIT = "data.max_response_length"
 MEAN, LONGEST, SHORTEST = "response_length/mean", "response_length/max", "response_length/min"
@@ -31,7 +31,7 @@ class Bound(NamedTuple):
         return 0 < self.tokens < self.stated
 
 
-def bound_of(run: TrainingFacts) -> Bound | None:
+def bound_of(run: RunFacts) -> Bound | None:
     """What the config says, or the length that the longest answer of every single step has; None: neither is there."""
     stated = number_setting(run, LIMIT) or 0.0
     longest = curve_of(run, LONGEST)
@@ -45,7 +45,7 @@ def bound_of(run: TrainingFacts) -> Bound | None:
     return Bound(stated, stated) if stated else Bound(top, 0.0) if wall else None
 
 
-def all_at_limit(run: TrainingFacts, bound: Bound) -> list[tuple[int, bool]]:
+def all_at_limit(run: RunFacts, bound: Bound) -> list[tuple[int, bool]]:
     """For each step whether no answer ended before the limit; empty where the run does not say."""
     shortest, clipped = curve_of(run, SHORTEST), curve_of(run, CLIPPED)
     if clipped is not None and (shortest is None or not bound.stated):
@@ -56,12 +56,12 @@ def all_at_limit(run: TrainingFacts, bound: Bound) -> list[tuple[int, bool]]:
     return []
 
 
-def with_length(run: TrainingFacts) -> tuple[SampleRow, ...]:
+def with_length(run: RunFacts) -> tuple[SampleRow, ...]:
     """Samples whose length in tokens is known."""
     return tuple(row for row in samples_of(run) if row.length >= 0)
 
 
-def share_at_limit(run: TrainingFacts, bound: Bound) -> Curve | None:
+def share_at_limit(run: RunFacts, bound: Bound) -> Curve | None:
     """Share of answers at the limit by step. Where answers are cut below the limit that is stated: of samples, or what
     the mean length leaves no less than."""
     if not bound.hidden:
@@ -98,7 +98,7 @@ class Fit(NamedTuple):
         return self.holds != bound.tokens or self.holds > self.needs
 
 
-def fit_of(run: TrainingFacts, bound: Bound) -> Fit | None:
+def fit_of(run: RunFacts, bound: Bound) -> Fit | None:
     """Whether the limit holds the right answers; None where the ground truth is not what an answer has to say."""
     rows = judged(with_length(run))
     at_limit = [row for row in rows if row.length >= bound.tokens]
@@ -131,7 +131,7 @@ class Cost(NamedTuple):
     sigmas: float
 
 
-def cost_of(run: TrainingFacts, bound: Bound) -> Cost | None:
+def cost_of(run: RunFacts, bound: Bound) -> Cost | None:
     """Rewards of samples at the limit against those that ended; None with fewer than 4 of either."""
     rows = with_length(run)
     cut = [row.reward for row in rows if row.length >= bound.tokens]
@@ -143,7 +143,7 @@ def cost_of(run: TrainingFacts, bound: Bound) -> Cost | None:
     return Cost(fmean(cut), fmean(ended), less / spread if spread else math.copysign(math.inf, less) if less else 0.0)
 
 
-def is_wall(run: TrainingFacts, bound: Bound) -> bool:
+def is_wall(run: RunFacts, bound: Bound) -> bool:
     """Whether answers are cut below the limit that the config states: many have that very length, some are shorter,
     none is longer. Where all have one length, or nearly, they may well end there by themselves."""
     mean = curve_of(run, MEAN)

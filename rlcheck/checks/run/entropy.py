@@ -13,13 +13,13 @@ from rlcheck.checks.run.behaviour import (
 )
 from rlcheck.checks.run.causes import ROOTS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.loss_terms import Terms, entropy_sign, terms_of
 from rlcheck.checks.run.settings import ENTROPY_COEFF, LR, override
 from rlcheck.checks.run.steps import broken_since, largest_rate
-from rlcheck.curves.look import left_band, steps_words, window
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import left_band, steps_words, window
 
 _SHOWN = ("actor/entropy", "critic/score/mean", "actor/ppo_kl", "actor/pg_clipfrac")
 _FEWEST = 5
@@ -27,7 +27,8 @@ _SPENT_STEPS = 10
 
 
 @check("RUN033", "The entropy bonus has the right sign", needs=NEEDS, playbook="entropy-bonus-sign",
-       caused_by=("RUN030",))  # fmt: skip
+       caused_by=("RUN030",),
+       problem="The entropy bonus does not do what it should")  # fmt: skip
 def entropy_bonus(facts: Facts) -> Verdict:
     """Looks at the coefficient of the entropy bonus, as it is set and as it was applied.
 
@@ -40,13 +41,6 @@ def entropy_bonus(facts: Facts) -> Verdict:
     Why it matters:
         A bonus with the wrong sign rewards certainty: the policy settles on one answer before it has seen what others
         earn.
-
-    How to fix:
-        Make the coefficient positive (it is subtracted from the loss), or 0.
-
-    References:
-        https://arxiv.org/abs/1707.06347
-        https://github.com/verl-project/verl/issues/457
     """
     run = run_of(facts)
     asked, terms = number_setting(run, ENTROPY_COEFF), terms_of(run)
@@ -74,7 +68,7 @@ def entropy_bonus(facts: Facts) -> Verdict:
     return lacking(run, "actor/entropy_loss with actor/loss", f"a config with {ENTROPY_COEFF}")
 
 
-def _negative(run: TrainingFacts, asked: float) -> Verdict:
+def _negative(run: RunFacts, asked: float) -> Verdict:
     return fail(
         "an entropy_coeff of 0 or more",
         f"an entropy_coeff of {asked:g}: entropy is punished{_entropy_words(run)}",
@@ -84,7 +78,7 @@ def _negative(run: TrainingFacts, asked: float) -> Verdict:
     )
 
 
-def _reversed(run: TrainingFacts, terms: Terms, found: float, asked: float | None) -> Verdict:
+def _reversed(run: RunFacts, terms: Terms, found: float, asked: float | None) -> Verdict:
     asked_words = f"-{asked:g}" if asked else "at most 0"
     return fail(
         f"a loss that holds {asked_words} times the entropy",
@@ -99,12 +93,12 @@ def _reversed(run: TrainingFacts, terms: Terms, found: float, asked: float | Non
     )
 
 
-def _entropy_words(run: TrainingFacts) -> str:
+def _entropy_words(run: RunFacts) -> str:
     curve = curve_of(run, *ENTROPY)
     return "" if curve is None else f"; it went from {start_of(curve):.3g} to {end_of(curve):.3g}"
 
 
-def _drained(run: TrainingFacts, asked: float) -> Verdict | None:
+def _drained(run: RunFacts, asked: float) -> Verdict | None:
     """What a strong bonus does not do, whatever the logged loss says: an entropy that drains away from the start."""
     curve, move = curve_of(run, *ENTROPY), reward_move(run)
     if curve is None or asked < limit("entropy_bonus") or move is None or move.up or broken_since(run) is not None:
@@ -140,24 +134,18 @@ def collapsed_at(curve: Curve) -> int | None:
 
 
 @check("RUN034", "The policy still explores", needs=NEEDS, playbook="entropy-collapse",
-       caused_by=(*ROOTS, "RUN017"))  # fmt: skip
+       caused_by=(*ROOTS, "RUN017"),
+       problem="The policy no longer explores")  # fmt: skip
 def entropy_stays(facts: Facts) -> Verdict:
     """Looks for an entropy that falls to nothing before the reward has risen.
 
     What it does:
         Fails when the entropy ends below 0.05 nats and a twentieth of its first level while the reward has not risen.
         Warns when the reward has risen but is not near the best, and when most of the entropy has gone (below 0.15 of
-        the first) and the reward stands. A policy that is certain because it solves the task is no fault.
+        the first) and the reward does not rise. A policy that is certain because it solves the task is no fault.
 
     Why it matters:
         A policy without entropy gives one answer to a prompt: there is nothing to compare, and nothing more is learned.
-
-    How to fix:
-        Clip-higher, a small entropy bonus, a lower learning rate, KL to the reference.
-
-    References:
-        https://arxiv.org/abs/2503.14476
-        https://arxiv.org/abs/2505.22617
     """
     run = run_of(facts)
     curve = curve_of(run, *ENTROPY)
@@ -182,7 +170,7 @@ def entropy_stays(facts: Facts) -> Verdict:
     )
 
 
-def _spent(run: TrainingFacts, curve: Curve) -> Verdict | None:
+def _spent(run: RunFacts, curve: Curve) -> Verdict | None:
     """An entropy that is mostly gone, with a reward that has not risen in the ten steps and more since then."""
     low = limit("entropy_spent_share") * _first_level(curve)
     since = left_band(curve, low, None, min(3, len(curve.values)))
@@ -205,14 +193,14 @@ def _reward_words(move: Move | None) -> str:
     return "" if move is None else f", while the reward went from {move}"
 
 
-def _more_entropy(run: TrainingFacts) -> dict[str, str]:
+def _more_entropy(run: RunFacts) -> dict[str, str]:
     asked, rate = number_setting(run, ENTROPY_COEFF), largest_rate(run)
     if asked and asked > 0.5 * limit("entropy_bonus"):
         return override(run, LR, rate / 2) if rate else {}
     return override(run, ENTROPY_COEFF, 2 * asked if asked and asked > 0 else 0.001)
 
 
-@check("RUN035", "The policy does not dissolve", needs=NEEDS, playbook="entropy-explosion",
+@check("RUN035", "The policy's entropy does not climb", needs=NEEDS, playbook="entropy-explosion",
        caused_by=(*ROOTS, "RUN017"))  # fmt: skip
 def entropy_does_not_explode(facts: Facts) -> Verdict:
     """Looks for an entropy that rises while the reward does not.
@@ -224,13 +212,6 @@ def entropy_does_not_explode(facts: Facts) -> Verdict:
 
     Why it matters:
         A policy whose entropy climbs gives more and more random text; the reward follows down.
-
-    How to fix:
-        A smaller entropy bonus or none, a lower learning rate; look at truncated answers, which give no signal.
-
-    References:
-        https://github.com/verl-project/verl/pull/781
-        https://github.com/verl-project/verl/issues/2738
     """
     run = run_of(facts)
     curve = curve_of(run, *ENTROPY)
@@ -255,7 +236,7 @@ def entropy_does_not_explode(facts: Facts) -> Verdict:
     )
 
 
-def _drowned(run: TrainingFacts, first: float, last: float) -> Verdict | None:
+def _drowned(run: RunFacts, first: float, last: float) -> Verdict | None:
     """A bonus that is far above all usual ones, an entropy that does not fall, and a reward that does not rise."""
     asked, most = number_setting(run, ENTROPY_COEFF), limit("entropy_bonus")
     curve = curve_of(run, *ENTROPY)
@@ -276,7 +257,7 @@ def _drowned(run: TrainingFacts, first: float, last: float) -> Verdict | None:
     )
 
 
-def _less_entropy(run: TrainingFacts) -> dict[str, str]:
+def _less_entropy(run: RunFacts) -> dict[str, str]:
     asked, rate = number_setting(run, ENTROPY_COEFF), largest_rate(run)
     if asked and asked > 0:
         return override(run, ENTROPY_COEFF, asked / 10)

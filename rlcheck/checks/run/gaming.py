@@ -7,9 +7,9 @@ from rlcheck.checks.run.behaviour import REWARD
 from rlcheck.checks.run.causes import ROOTS
 from rlcheck.checks.run.common import NEEDS, drawn, lacking, run_of
 from rlcheck.checks.run.gaming_signs import signs_of
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.trend import rewards_of, rise
 from rlcheck.facts.document import Facts
+from rlcheck.measure.run.limits import limit
 
 
 @check("RUN019", "The reward rises because answers get better", needs=NEEDS, playbook="reward-gamed",
@@ -23,17 +23,8 @@ def not_gamed(facts: Facts) -> Verdict:
         and not with the ground truth, would one fixed answer to all prompts, or answers to other prompts, earn as much?
 
     Why it matters:
-        A policy finds whatever pays. A curve that rises for the wrong reason looks like success until somebody reads
+        A policy finds whatever pays. A curve that rises for the wrong reason looks like success until a person reads
         the answers.
-
-    How to fix:
-        Read the samples of the last steps. Close the gap in the reward function, weigh its parts anew, or bind the
-        policy to the reference with a KL term.
-
-    References:
-        https://arxiv.org/abs/2210.10760
-        https://github.com/huggingface/open-r1/issues/255
-        https://github.com/Liuziyu77/Visual-RFT/issues/176
     """
     run = run_of(facts)
     rewards = rewards_of(run)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from rlcheck.check import Evidence, evidence
 from rlcheck.checks.run.common import curve_of, drawn, number_setting, proof, samples_of
 from rlcheck.checks.run.likeness import agreements, judged
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.trend import Rewards, rank_correlation, rise
 from rlcheck.checks.run.validation import validation
-from rlcheck.facts.training import SampleRow, TrainingFacts
+from rlcheck.facts.run import RunFacts, SampleRow
+from rlcheck.measure.run.limits import limit
 
 LENGTH, BLIND = "response_length/mean", "val/reward/best_constant"
 VALIDATED, SHUFFLED = "val/reward/mean", "val/reward/shuffled"
@@ -37,7 +37,7 @@ class Sign(NamedTuple):
     sure: bool
 
 
-def signs_of(run: TrainingFacts, rewards: Rewards) -> tuple[Sign, ...]:
+def signs_of(run: RunFacts, rewards: Rewards) -> tuple[Sign, ...]:
     """All signs that a run with a rising reward shows, those that are sure first."""
     found = (
         _blind(run, rewards),
@@ -51,7 +51,7 @@ def signs_of(run: TrainingFacts, rewards: Rewards) -> tuple[Sign, ...]:
     return tuple(sorted((sign for sign in found if sign is not None), key=lambda sign: not sign.sure))
 
 
-def _blind(run: TrainingFacts, rewards: Rewards) -> Sign | None:
+def _blind(run: RunFacts, rewards: Rewards) -> Sign | None:
     """One answer to all prompts would earn nearly the most that any answer has earned."""
     blind = curve_of(run, BLIND)
     if blind is None or rewards.span <= 0:
@@ -64,7 +64,7 @@ def _blind(run: TrainingFacts, rewards: Rewards) -> Sign | None:
     return Sign(words, (), proof(BLIND, words, blind.steps[0], blind.steps[-1]), True)
 
 
-def _promptless(run: TrainingFacts, rewards: Rewards) -> Sign | None:
+def _promptless(run: RunFacts, rewards: Rewards) -> Sign | None:
     """What validation has gained is earned by answers to other prompts as well."""
     own, other = curve_of(run, VALIDATED), curve_of(run, SHUFFLED)
     if own is None or other is None or own.steps != other.steps or len(own.steps) < 2 or rewards.span <= 0:
@@ -95,7 +95,7 @@ def _thirds(rows: Sequence[SampleRow]) -> tuple[tuple[SampleRow, ...], tuple[Sam
     return tuple(early[:: 1 + len(early) // _MOST_ROWS]), tuple(late[:: 1 + len(late) // _MOST_ROWS])
 
 
-def _one_answer(run: TrainingFacts) -> Sign | None:
+def _one_answer(run: RunFacts) -> Sign | None:
     """Most of the last answers are one text, though prompts and ground truths are many."""
     early, late = _thirds(samples_of(run))
     if len(late) < _LEAST_ROWS or len({row.prompt for row in late}) < _LEAST_ROWS:
@@ -108,18 +108,18 @@ def _one_answer(run: TrainingFacts) -> Sign | None:
         return None
     words = f"{count} of the last {len(late)} samples are the same answer to different prompts"
     shown = f"{' '.join(text.split())[:80]!r} earns {fmean(r.reward for r in late if r.response == text):.3g}"
-    return Sign(words, (shown,), evidence("training.samples", words, "samples of the last steps"), True)
+    return Sign(words, (shown,), evidence("run.samples", words, "samples of the last steps"), True)
 
 
 def repetition(text: str) -> float | None:
-    """Share of runs of four words (of letters, where there are no spaces) that stood in TEXT before; None if short."""
+    """Share of runs of four words (of letters, where there are no spaces) that were in TEXT before; None if short."""
     words = text.split()
     parts = words if len(words) >= _WORDS else list(text) if len(text) >= _LETTERS and len(words) < _GRAM else []
     grams = [tuple(parts[place : place + _GRAM]) for place in range(len(parts) - _GRAM + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else None
 
 
-def _repeats(run: TrainingFacts) -> Sign | None:
+def _repeats(run: RunFacts) -> Sign | None:
     """Answers say the same again and again, and did not at first: by samples, or by the run's own count."""
     early, late = _thirds(samples_of(run))
     before, after = (
@@ -130,7 +130,7 @@ def _repeats(run: TrainingFacts) -> Sign | None:
         first, last = median(before), median(after)
         worst = max(late, key=lambda row: repetition(row.response) or 0.0)
         shown = (f"step {worst.step}: {' '.join(worst.response.split())[:120]!r} earns {worst.reward:.3g}",)
-        source = evidence("training.samples", f"{last:.0%}", "samples of the last steps")
+        source = evidence("run.samples", f"{last:.0%}", "samples of the last steps")
     elif counted is not None:
         first, last, shown = counted.first, counted.last, drawn(run, REPEATED)
         source = proof(REPEATED, f"{last:.0%}", run.first_step, run.last_step)
@@ -141,7 +141,7 @@ def _repeats(run: TrainingFacts) -> Sign | None:
     return Sign(f"answers repeat themselves: {last:.0%} at last, {first:.0%} at first", shown, source, True)
 
 
-def _one_part(run: TrainingFacts) -> Sign | None:
+def _one_part(run: RunFacts) -> Sign | None:
     """The form of answers is paid for and learnt, or another part of the reward falls while one rises."""
     names = parts_of(run)
     moves = {part: moved for part, name in names.items() if (moved := rise(run.curves[name])) is not None}
@@ -160,7 +160,7 @@ def _one_part(run: TrainingFacts) -> Sign | None:
                 proof(names[told[0]], shown, run.first_step, run.last_step), bool(alone))  # fmt: skip
 
 
-def parts_of(run: TrainingFacts) -> dict[str, str]:
+def parts_of(run: RunFacts) -> dict[str, str]:
     """Parts of the reward and the metrics that hold them: rltrain's by source, TRL's by reward function."""
     sources = [name[: -len("zero_share")] for name in run.curves if name.endswith("/zero_share")]
     # A source's own mean is the sum of its parts.
@@ -171,7 +171,7 @@ def parts_of(run: TrainingFacts) -> dict[str, str]:
     return {part: name for part, name in found.items() if run.curves[name].values} if len(found) > 1 else {}
 
 
-def _pays_length(run: TrainingFacts) -> Sign | None:
+def _pays_length(run: RunFacts) -> Sign | None:
     """The reward of samples follows their length, and not the ground truth."""
     rows = judged(samples_of(run))
     if len(rows) < _ROWS:
@@ -185,10 +185,10 @@ def _pays_length(run: TrainingFacts) -> Sign | None:
     )
     longest = max(rows, key=lambda row: len(row.response))
     shown = f"step {longest.step}: {' '.join(longest.response.split())[:100]!r} earns {longest.reward:.3g}"
-    return Sign(words, (shown,), evidence("training.samples", words, "rewards and lengths of samples"), True)
+    return Sign(words, (shown,), evidence("run.samples", words, "rewards and lengths of samples"), True)
 
 
-def _longer(run: TrainingFacts) -> Sign | None:
+def _longer(run: RunFacts) -> Sign | None:
     """Answers have grown to a multiple, or to the limit, and validation has gained nothing."""
     lengths, val = run.curves.get(LENGTH), validation(run)
     grown = rise(lengths)

@@ -13,12 +13,12 @@ from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, un
 from rlcheck.checks.run.behaviour import ENTROPY, REWARD
 from rlcheck.checks.run.causes import NUMBERS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, samples_of
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import override
 from rlcheck.checks.run.trend import rewards_of, wobble
-from rlcheck.curves.look import steps_words, value_at
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, SampleRow, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts, SampleRow
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import steps_words, value_at
 
 N = "actor_rollout_ref.rollout.n"
 _RATIO, _EXPECTED = "response/duplicate_ratio", "response/duplicate_ratio_expected"
@@ -33,7 +33,7 @@ _RARE = 0.02
 
 
 class Excess(NamedTuple):
-    """Equal answers beyond what the probabilities give: medians over the steps that can tell."""
+    """Equal answers beyond what the probabilities give: medians over the steps that can show it."""
 
     found: float
     expected: float
@@ -55,13 +55,6 @@ def answers_are_independent(facts: Facts) -> Verdict:
     Why it matters:
         Two samples that share a random stream are one sample: the group is smaller than it says, its mean and spread
         are wrong, and equal rewards in a group teach nothing.
-
-    How to fix:
-        Give no seed with the request, or one of its own to each sample; do not seed engines alike.
-
-    References:
-        https://github.com/vllm-project/vllm/issues/10852
-        https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html
     """
     run = run_of(facts)
     size = number_setting(run, N)
@@ -87,7 +80,7 @@ def answers_are_independent(facts: Facts) -> Verdict:
     )
 
 
-def _excess(run: TrainingFacts) -> Excess | None:
+def _excess(run: RunFacts) -> Excess | None:
     found, expected = run.curves[_RATIO], run.curves.get(_EXPECTED, Curve())
     pairs = [
         (step, value, chance)
@@ -102,7 +95,7 @@ def _excess(run: TrainingFacts) -> Excess | None:
                   wobble(Curve(steps=steps, values=tuple(beyond))), steps)  # fmt: skip
 
 
-def _by_samples(run: TrainingFacts) -> Verdict:
+def _by_samples(run: RunFacts) -> Verdict:
     """Pairs of samples of one prompt and step that are the same though they are long and the entropy is high."""
     entropy = curve_of(run, *ENTROPY)
     groups = [group for group in _groups(samples_of(run)) if len(group) > 1]
@@ -125,7 +118,7 @@ def _by_samples(run: TrainingFacts) -> Verdict:
         _DIFFER,
         f"{len(same)} of {judged} pairs of samples are the same, word for word, {steps_words(steps[0], steps[-1])}",
         details=(f"step {same[0].step}: {' '.join(same[0].response.split())[:100]!r} twice", *drawn(run, *ENTROPY[:1])),
-        evidence=(evidence("training.samples", f"{len(same)} equal pairs", "samples of one prompt and step"),),
+        evidence=(evidence("run.samples", f"{len(same)} equal pairs", "samples of one prompt and step"),),
     )
 
 
@@ -148,13 +141,6 @@ def groups_have_signal(facts: Facts) -> Verdict:
     Why it matters:
         Such a group has advantages of zero: its generation is paid for and teaches nothing. With few groups left, the
         gradient is noise.
-
-    How to fix:
-        More answers a prompt, prompts of middling difficulty, or dynamic sampling, which draws others in their place.
-
-    References:
-        https://arxiv.org/abs/2503.14476
-        https://huggingface.co/docs/trl/grpo_trainer
     """
     run = run_of(facts)
     size = number_setting(run, N)
@@ -177,7 +163,7 @@ def groups_have_signal(facts: Facts) -> Verdict:
     return judge("groups whose rewards differ", words, **more)
 
 
-def _by_advantages(run: TrainingFacts, size: int) -> Verdict:
+def _by_advantages(run: RunFacts, size: int) -> Verdict:
     """Without the share of such groups: advantages of which none differs from 0 come from nothing else."""
     high, low = curve_of(run, *_ADVANTAGES[:1]), curve_of(run, *_ADVANTAGES[1:])
     if high is None or low is None or high.steps != low.steps:
@@ -192,7 +178,7 @@ def _by_advantages(run: TrainingFacts, size: int) -> Verdict:
     return fail("groups whose rewards differ", words, **_more(run, high, words, size, hint if differ else ()))
 
 
-def _more(run: TrainingFacts, zero: Curve, words: str, size: int, more: tuple[str, ...] = ()) -> dict[str, Any]:
+def _more(run: RunFacts, zero: Curve, words: str, size: int, more: tuple[str, ...] = ()) -> dict[str, Any]:
     known = _ZERO if _ZERO in run.curves else _ADVANTAGES[0]
     return {
         "details": (*more, *drawn(run, known, *REWARD[:1], *ENTROPY[:1])),
@@ -201,7 +187,7 @@ def _more(run: TrainingFacts, zero: Curve, words: str, size: int, more: tuple[st
     }
 
 
-def _near_best(run: TrainingFacts) -> bool:
+def _near_best(run: RunFacts) -> bool:
     rewards = rewards_of(run)
     if rewards is None or rewards.span <= 0:
         return False

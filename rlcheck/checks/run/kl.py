@@ -8,13 +8,13 @@ from rlcheck.check import Verdict, check, fail, info, passed, skip, warn
 from rlcheck.checks.run.behaviour import ENTROPY, STEP_KL, end_of, reward_move, reward_span, start_of
 from rlcheck.checks.run.causes import DRIFT, SIGNAL
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.loss_terms import kl_sign, terms_of
 from rlcheck.checks.run.settings import KL_COEF, KL_IN_REWARD, KL_LOSS_COEF, LR, USE_KL_LOSS, override
 from rlcheck.checks.run.steps import largest_rate
-from rlcheck.curves.look import correlation, left_band, median, slope, smooth, steps_words, window
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import correlation, left_band, median, slope, smooth, steps_words, window
 
 KL_LOSS = "actor/kl_loss"
 KL_PENALTY = "actor/reward_kl_penalty"
@@ -24,7 +24,8 @@ _PAID = {"turned": "has the wrong sign"}
 
 
 @check("RUN036", "The KL penalty pulls back", needs=NEEDS, playbook="kl-loss-sign",
-       caused_by=(*DRIFT, "RUN030"))  # fmt: skip
+       caused_by=(*DRIFT, "RUN030"),
+       problem="The KL penalty does not pull back")  # fmt: skip
 def kl_penalty_sign(facts: Facts) -> Verdict:
     """Looks at the coefficient of the KL to the reference, as it is set and as it was applied.
 
@@ -37,13 +38,6 @@ def kl_penalty_sign(facts: Facts) -> Verdict:
 
     Why it matters:
         With the wrong sign the policy is paid for leaving the reference, and does so without end.
-
-    How to fix:
-        The term is added to the loss (kl_loss_coef above 0), or subtracted from the reward.
-
-    References:
-        https://arxiv.org/abs/2402.03300
-        https://verl.readthedocs.io/en/latest/examples/config.html
     """
     run = run_of(facts)
     for key in (KL_LOSS_COEF, KL_COEF):
@@ -62,13 +56,13 @@ def kl_penalty_sign(facts: Facts) -> Verdict:
     return passed(f"{held} ends at {end_of(_kl(run)):.3g}")
 
 
-def _kl(run: TrainingFacts) -> Curve:
+def _kl(run: RunFacts) -> Curve:
     curve = curve_of(run, KL_LOSS, KL_PENALTY)
     assert curve is not None
     return curve
 
 
-def _set_negative(run: TrainingFacts, key: str, asked: float) -> Verdict:
+def _set_negative(run: RunFacts, key: str, asked: float) -> Verdict:
     return fail(
         f"a {key.rpartition('.')[2]} above 0",
         f"a {key.rpartition('.')[2]} of {asked:g}: distance from the reference is rewarded",
@@ -78,7 +72,7 @@ def _set_negative(run: TrainingFacts, key: str, asked: float) -> Verdict:
     )
 
 
-def _in_the_loss(run: TrainingFacts) -> Verdict | None:
+def _in_the_loss(run: RunFacts) -> Verdict | None:
     terms = terms_of(run) or terms_of(_last_third(run))
     if terms is None or terms.kl is None:
         return None
@@ -98,7 +92,7 @@ def _in_the_loss(run: TrainingFacts) -> Verdict | None:
     )
 
 
-def _last_third(run: TrainingFacts) -> TrainingFacts:
+def _last_third(run: RunFacts) -> RunFacts:
     """The end of the run, if it is long enough to be solved alone: code may treat later steps in another way."""
     loss = curve_of(run, "actor/loss")
     if loss is None or len(loss.steps) < 4 * _FEWEST:
@@ -109,7 +103,7 @@ def _last_third(run: TrainingFacts) -> TrainingFacts:
     )
 
 
-def _below_0(run: TrainingFacts) -> Verdict | None:
+def _below_0(run: RunFacts) -> Verdict | None:
     """A KL that stays negative. Single estimates may be so by chance, those of type k2 and k3 in no case."""
     kl = curve_of(run, KL_LOSS, KL_PENALTY)
     since = negative_since(run)
@@ -128,7 +122,7 @@ def _below_0(run: TrainingFacts) -> Verdict | None:
     )
 
 
-def negative_since(run: TrainingFacts) -> int | None:
+def negative_since(run: RunFacts) -> int | None:
     """The first step from which the KL to the reference stays below what chance gives, to the end of the run."""
     kl = curve_of(run, KL_LOSS, KL_PENALTY)
     if kl is None:
@@ -144,7 +138,7 @@ def negative_since(run: TrainingFacts) -> int | None:
     return since if since is not None and end_of(kl) < -least else None
 
 
-def _reference_moves(run: TrainingFacts) -> Verdict | None:
+def _reference_moves(run: RunFacts) -> Verdict | None:
     """A KL to the reference that stays at the size of one update's, through many updates that lead far away."""
     kl, step, entropy, move = (
         curve_of(run, KL_LOSS, KL_PENALTY),
@@ -168,21 +162,22 @@ def _reference_moves(run: TrainingFacts) -> Verdict | None:
         f"a KL to the reference of {middle:.2g} nats a token, that of one update is {one:.2g}, through {len(kl.values)}"
         f" steps in which the entropy went from {start_of(entropy):.3g} to {end_of(entropy):.3g} and the reward from"
         f" {move}: the reference moves with the policy",
+        headline="The reference moves with the policy",
         details=drawn(run, *_SHOWN),
         evidence=(proof(_name_of(run, kl), f"{middle:.3g}", kl.steps[0], kl.steps[-1]),),
         params={"frozen": "reference"},
     )
 
 
-def _name_of(run: TrainingFacts, kl: Curve) -> str:
+def _name_of(run: RunFacts, kl: Curve) -> str:
     return KL_LOSS if kl is run.curves.get(KL_LOSS) else KL_PENALTY
 
 
-def _growth(run: TrainingFacts) -> str:
+def _growth(run: RunFacts) -> str:
     return f"; the KL went from {start_of(_kl(run)):.3g} to {end_of(_kl(run)):.3g}"
 
 
-def _in_the_reward(run: TrainingFacts) -> Verdict | None:
+def _in_the_reward(run: RunFacts) -> Verdict | None:
     """What the KL did to the reward: score less reward must rise with the KL, and can in no case fall and fall."""
     kl, score, reward = (curve_of(run, name) for name in (KL_PENALTY, "critic/score/mean", "critic/rewards/mean"))
     if score is None or reward is None:
@@ -214,7 +209,7 @@ def _in_the_reward(run: TrainingFacts) -> Verdict | None:
     )
 
 
-def _runs_away(run: TrainingFacts) -> Verdict | None:
+def _runs_away(run: RunFacts) -> Verdict | None:
     """What a penalty does not let happen, whatever the logged loss says: a KL that costs far more than it earns."""
     kl, asked, move = curve_of(run, KL_LOSS), number_setting(run, KL_LOSS_COEF), reward_move(run)
     if kl is None or not asked or not setting(run, USE_KL_LOSS) or move is None or len(kl.values) < _FEWEST:
@@ -246,19 +241,10 @@ def kl_in_band(facts: Facts) -> Verdict:
     What it does:
         Warns when the KL stays above 0.15 nats a token and still rises, and when it is above that in the first step,
         where policy and reference should be one. Fails above 10. One below 0 is for RUN036. A KL that rises with the
-        reward under a weight of 0.001 and less is told, and is no finding: so small a weight is meant to let it.
+        reward under a weight of 0.001 and less is information and no finding: so small a weight is meant to let it.
 
     Why it matters:
         A policy that leaves its reference without end forgets how to write before it learns what is asked.
-
-    How to fix:
-        Raise the KL weight or lower the learning rate. A KL that is large in the first step is a mismatch of the two
-        models, which neither mends.
-
-    References:
-        https://arxiv.org/abs/1909.08593
-        https://github.com/huggingface/trl/issues/3015
-        https://github.com/meta-pytorch/torchforge/issues/664
     """
     run = run_of(facts)
     kl = curve_of(run, KL_LOSS, KL_PENALTY)
@@ -286,7 +272,7 @@ def kl_in_band(facts: Facts) -> Verdict:
     return passed(f"from {start_of(kl):.3g} to {end_of(kl):.3g} nats a token")
 
 
-def _out_of_band(run: TrainingFacts, kl: Curve, name: str, since: int, status: str, found: str) -> Verdict:
+def _out_of_band(run: RunFacts, kl: Curve, name: str, since: int, status: str, found: str) -> Verdict:
     judge = fail if status == "fail" else warn
     return judge(
         f"a KL between 0 and {limit('kl_band'):g} nats a token",
@@ -297,19 +283,19 @@ def _out_of_band(run: TrainingFacts, kl: Curve, name: str, since: int, status: s
     )
 
 
-def _let_go(run: TrainingFacts) -> bool:
+def _let_go(run: RunFacts) -> bool:
     """Whether the weight is next to nothing, and the reward rises: the policy is not meant to be held."""
     (_, weight), move = _weight(run), reward_move(run)
     return weight is not None and 0 < weight <= limit("tiny_kl_weight") and move is not None and move.up
 
 
-def _weight(run: TrainingFacts) -> tuple[str, float | None]:
+def _weight(run: RunFacts) -> tuple[str, float | None]:
     """The key of the KL's weight that is in use, and its value."""
     key = KL_LOSS_COEF if setting(run, USE_KL_LOSS) else KL_COEF if setting(run, KL_IN_REWARD) else ""
     return key, number_setting(run, key) if key else None
 
 
-def _stronger(run: TrainingFacts) -> dict[str, str]:
+def _stronger(run: RunFacts) -> dict[str, str]:
     (key, weight), rate = _weight(run), largest_rate(run)
     if key and weight is not None and weight > 0:
         return override(run, key, 2 * weight)

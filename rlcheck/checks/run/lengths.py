@@ -25,12 +25,12 @@ from rlcheck.checks.run.endings import (
     share_at_limit,
     with_length,
 )
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import override
 from rlcheck.checks.run.trend import rewards_of, rise
-from rlcheck.curves.look import charted, steps_words, window
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import TrainingFacts
+from rlcheck.facts.run import RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import charted, steps_words, window
 
 _IGNORE = "actor_rollout_ref.rollout.ignore_eos"
 _LEAST_TOKENS = "actor_rollout_ref.rollout.min_tokens"
@@ -45,7 +45,8 @@ _TINY = 32
 """Tokens: an answer to a limit below this often has just the length that is right."""
 
 
-@check("RUN022", "Answers end by themselves", needs=NEEDS, playbook="answers-never-end")
+@check("RUN022", "Answers end by themselves", needs=NEEDS, playbook="answers-never-end",
+       problem="Answers do not end by themselves")  # fmt: skip
 def answers_end(facts: Facts) -> Verdict:
     """Some answers of each step are shorter than the limit.
 
@@ -56,14 +57,6 @@ def answers_end(facts: Facts) -> Verdict:
     Why it matters:
         The token that ends an answer is never sampled, or the engine does not stop at it: what follows the answer is
         scored and learnt from as well, and every answer costs the longest time there is.
-
-    How to fix:
-        Unset ignore_eos and min_tokens; hold the end token of the tokenizer, of generation_config.json and of the chat
-        template against each other: an answer ends with the template's end of turn.
-
-    References:
-        https://github.com/modelscope/ms-swift/issues/4950
-        https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html
     """
     run = run_of(facts)
     bound, (key, value) = bound_of(run), _kept_from_ending(run)
@@ -94,7 +87,7 @@ def answers_end(facts: Facts) -> Verdict:
     )
 
 
-def _kept_from_ending(run: TrainingFacts) -> tuple[str, str]:
+def _kept_from_ending(run: RunFacts) -> tuple[str, str]:
     """The setting that keeps answers from ending, and its value; empty if there is none."""
     if setting(run, _IGNORE) is True:
         return _IGNORE, "true"
@@ -103,19 +96,19 @@ def _kept_from_ending(run: TrainingFacts) -> tuple[str, str]:
 
 
 def _setting_evidence(key: str, value: str) -> tuple[Any, ...]:
-    return (evidence(f"training.settings.{key}", value, "the run's config"),) if key else ()
+    return (evidence(f"run.settings.{key}", value, "the run's config"),) if key else ()
 
 
-def _release(run: TrainingFacts, key: str) -> dict[str, str]:
+def _release(run: RunFacts, key: str) -> dict[str, str]:
     return {} if not key else override(run, key, "false" if key == _IGNORE else 0)
 
 
-def _by_setting(run: TrainingFacts, key: str, value: str) -> Verdict:
+def _by_setting(run: RunFacts, key: str, value: str) -> Verdict:
     return fail(_ENDS, f"{key}={value}: no answer can end before the limit", evidence=_setting_evidence(key, value),
                 params=_release(run, key))  # fmt: skip
 
 
-def _goes_on(run: TrainingFacts) -> tuple[str, ...]:
+def _goes_on(run: RunFacts) -> tuple[str, ...]:
     """Samples that say the right answer and go on."""
     rows = [row for row in with_length(run) if (truth := row.ground_truth.strip())
             and row.response.strip().startswith(truth) and len(row.response.strip()) > len(truth)]  # fmt: skip
@@ -125,7 +118,7 @@ def _goes_on(run: TrainingFacts) -> tuple[str, ...]:
     )
 
 
-def _ends_later(run: TrainingFacts, bound: Bound, steps: list[tuple[int, bool]]) -> Verdict:
+def _ends_later(run: RunFacts, bound: Bound, steps: list[tuple[int, bool]]) -> Verdict:
     """Answers ended at first; whether they stopped doing so, to the reward's harm."""
     last = next((place for place in range(len(steps), 0, -1) if not steps[place - 1][1]), 0)
     tail = steps[last:]
@@ -143,7 +136,7 @@ def _ends_later(run: TrainingFacts, bound: Bound, steps: list[tuple[int, bool]])
                 evidence=(proof(SHORTEST, words, tail[0][0], tail[-1][0]),))  # fmt: skip
 
 
-def _ended_until(run: TrainingFacts, bound: Bound, since: int) -> float | None:
+def _ended_until(run: RunFacts, bound: Bound, since: int) -> float | None:
     """The share of answers that ended by themselves up to step SINCE, if from one step to the next none does.
 
     None where answers have come nearer to it step by step, as those of a policy do that learns to fill its length, or
@@ -163,7 +156,8 @@ def _ended_until(run: TrainingFacts, bound: Bound, since: int) -> float | None:
 
 
 @check("RUN023", "Answers are not cut", needs=NEEDS, playbook="answers-are-cut",
-       caused_by=(*NUMBERS, *DRIFT, *STEPS, "RUN022"))  # fmt: skip
+       caused_by=(*NUMBERS, *DRIFT, *STEPS, "RUN022"),
+       problem="Answers are cut")  # fmt: skip
 def answers_are_whole(facts: Facts) -> Verdict:
     """The limit of length leaves room for right answers, and few answers reach it.
 
@@ -175,14 +169,6 @@ def answers_are_whole(facts: Facts) -> Verdict:
     Why it matters:
         A cut answer has lost its result, so that it earns nothing however right it was; the policy learns to be short,
         not to be right.
-
-    How to fix:
-        Raise data.max_response_length, with rollout.max_model_len to hold prompt and response together.
-
-    References:
-        https://github.com/verl-project/verl/issues/7412
-        https://github.com/verl-project/verl/issues/7823
-        https://arxiv.org/abs/2503.14476
     """
     run = run_of(facts)
     bound = bound_of(run)
@@ -214,22 +200,22 @@ def answers_are_whole(facts: Facts) -> Verdict:
     return (fail if tail > 0.5 and cost.cut < cost.ended / 2 else warn)(_WHOLE, found, **_more(run, bound, words))
 
 
-def _by_share(run: TrainingFacts, bound: Bound, words: str) -> Verdict:
+def _by_share(run: RunFacts, bound: Bound, words: str) -> Verdict:
     """Without samples that tell: a share is worth a warning, unless the reward says that it does no harm."""
     rewards = rewards_of(run)
     if rewards is not None and rewards.span <= 0:
-        return unknown(f"{words}: all answers earn the same, so that it cannot be told what being cut costs")
+        return unknown(f"{words}: all answers earn the same, so that it is not known what being cut costs")
     if _earns_the_most(run):
         return passed(f"{words}, and they earn nearly the best there is")
     if all(long for _, long in all_at_limit(run, bound)):
-        return unknown(f"{words}: whether they are cut or never end cannot be told without samples")
+        return unknown(f"{words}: whether they are cut or never end is not known without samples")
     if bound.tokens < _TINY and curve_of(run, _TRUNCATED) is None:
         return info(f"{words}, so short that whole answers may have just this length; whether they ended is not logged",
                     details=drawn(run, CLIPPED, LONGEST, *REWARD[:1]))  # fmt: skip
     return warn(_WHOLE, words, **_more(run, bound, words))
 
 
-def _earns_the_most(run: TrainingFacts) -> bool:
+def _earns_the_most(run: RunFacts) -> bool:
     """The reward ends near the best that any answer earned, and others earned less."""
     rewards = rewards_of(run)
     if rewards is None or rewards.span <= 0:
@@ -237,7 +223,7 @@ def _earns_the_most(run: TrainingFacts) -> bool:
     return rewards.high - median(rewards.mean.values[-3:]) <= _NEAR_BEST * rewards.span
 
 
-def _more(run: TrainingFacts, bound: Bound, words: str) -> dict[str, Any]:
+def _more(run: RunFacts, bound: Bound, words: str) -> dict[str, Any]:
     share = share_at_limit(run, bound)
     hidden = f"the config allows {bound.stated:.0f} tokens: something else cuts (max_tokens, max_model_len)"
     name = "share at that length" if bound.hidden else CLIPPED
@@ -249,7 +235,7 @@ def _more(run: TrainingFacts, bound: Bound, words: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _room(run: TrainingFacts, bound: Bound) -> dict[str, str]:
+def _room(run: RunFacts, bound: Bound) -> dict[str, str]:
     """What gives answers room: twice the limit, or the limit of another setting that cuts them before."""
     if not bound.hidden:
         return {"double": f"{2 * bound.tokens:.0f}"} if override(run, LIMIT, 0) else {}
@@ -259,7 +245,7 @@ def _room(run: TrainingFacts, bound: Bound) -> dict[str, str]:
     return {"stated": f"{bound.stated:.0f}", "found": f"{bound.tokens:.0f}"}
 
 
-@check("RUN024", "Answers keep a length", needs=NEEDS, playbook="response-length-runs-away",
+@check("RUN024", "Answers keep their length", needs=NEEDS, playbook="response-length-runs-away",
        caused_by=(*ROOTS, "RUN017", "RUN034", "RUN035"))  # fmt: skip
 def lengths_stay(facts: Facts) -> Verdict:
     """Answers do not grow to a multiple or shrink to nothing without earning more.
@@ -269,15 +255,6 @@ def lengths_stay(facts: Facts) -> Verdict:
 
     Why it matters:
         Lengths that run away cost time first and the run later: answers reach the limit and are cut, or say nothing.
-
-    How to fix:
-        Read the samples. Growth: a loss that is a mean by token or by sequence rewards length differently; punish what
-        is overlong, bind to the reference. Shrinking: see what a short answer earns.
-
-    References:
-        https://github.com/rllm-org/rllm/issues/226
-        https://github.com/alibaba/ROLL/issues/303
-        https://arxiv.org/abs/2503.20783
     """
     run = run_of(facts)
     lengths = curve_of(run, MEAN)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from rlcheck.checks.run.trend import rank_correlation, student_t
-from rlcheck.facts.training import SampleRow
+from rlcheck.facts.run import SampleRow
 
 _LONGEST = 400
 """Characters; longer texts are not compared letter by letter."""
@@ -50,7 +50,7 @@ def expects_text(rows: Sequence[SampleRow]) -> bool:
 
 
 def contains(row: SampleRow) -> float:
-    """1 where the ground truth stands in the answer, not as a part of a longer word or number."""
+    """1 where the ground truth is in the answer, not as a part of a longer word or number."""
     return float(re.search(rf"(?<!\w){re.escape(row.ground_truth.strip())}(?!\w)", row.response) is not None)
 
 

@@ -10,9 +10,9 @@ import math
 from typing import NamedTuple
 
 from rlcheck.checks.run.common import number_setting
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import ENTROPY_COEFF, KL_LOSS_COEF
-from rlcheck.facts.training import TrainingFacts
+from rlcheck.facts.run import RunFacts
+from rlcheck.measure.run.limits import limit
 
 _LOSS, _POLICY, _ENTROPY, _KL = "actor/loss", "actor/pg_loss", "actor/entropy_loss", "actor/kl_loss"
 _MOST_STEPS = 500
@@ -34,7 +34,7 @@ class Terms(NamedTuple):
     kl_error: float
 
 
-def terms_of(run: TrainingFacts) -> Terms | None:
+def terms_of(run: RunFacts) -> Terms | None:
     """The coefficients, by least squares; None where the numbers are not logged, or do not meet one such equation."""
     # Some frameworks log the entropy of the update only, which is then filed as the policy's.
     entropies = _ENTROPY if _ENTROPY in run.curves else "actor/entropy"
@@ -55,7 +55,7 @@ def terms_of(run: TrainingFacts) -> Terms | None:
     return Terms(int(parts[0][0]), int(parts[-1][0]), entropy[0], entropy[1], kl[0], kl[1])
 
 
-def _common(run: TrainingFacts, names: tuple[str, ...]) -> list[tuple[float, ...]]:
+def _common(run: RunFacts, names: tuple[str, ...]) -> list[tuple[float, ...]]:
     """(step, value of each of NAMES) for the steps that all have; of a long run some, evenly spread."""
     curves = [run.curves[name] for name in names]
     first = curves[0]
@@ -68,7 +68,7 @@ def _common(run: TrainingFacts, names: tuple[str, ...]) -> list[tuple[float, ...
 
 
 def _solve(columns: list[list[float]], rest: list[float], scale: float) -> list[tuple[float, float]] | None:
-    """(coefficient, error) of each column; None where they do not explain REST, or cannot be told apart."""
+    """(coefficient, error) of each column; None where they do not explain REST, or cannot be distinguished."""
     if len(columns) == 1:
         column = columns[0]
         square = sum(x * x for x in column)
@@ -98,20 +98,20 @@ def _dot(one: list[float], two: list[float]) -> float:
     return sum(x * y for x, y in zip(one, two, strict=True))
 
 
-def entropy_sign(run: TrainingFacts, terms: Terms) -> str:
-    """`right`, `wrong`, `none` (not in the loss) or "" (cannot be told)."""
+def entropy_sign(run: RunFacts, terms: Terms) -> str:
+    """`right`, `wrong`, `none` (not in the loss) or "" (not known)."""
     return (
         "" if terms.entropy is None else _sign(-terms.entropy, terms.entropy_error, number_setting(run, ENTROPY_COEFF))
     )
 
 
-def kl_sign(run: TrainingFacts, terms: Terms) -> str:
+def kl_sign(run: RunFacts, terms: Terms) -> str:
     """The same of the KL to the reference."""
     return "" if terms.kl is None else _sign(terms.kl, terms.kl_error, number_setting(run, KL_LOSS_COEF))
 
 
 def _sign(value: float, error: float, asked: float | None) -> str:
     if abs(value) <= error or (asked is not None and abs(value) < 0.01 * abs(asked)):
-        # What is too small to be told from rounding may be a small coefficient of the right sign.
+        # What is too small to be distinguished from rounding may be a small coefficient of the right sign.
         return "none" if asked is not None and error < 0.1 * abs(asked) else ""
     return "right" if value > 0 else "wrong"

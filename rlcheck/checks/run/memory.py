@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from rlcheck.check import Verdict, check, passed, skip, unknown, warn
 from rlcheck.checks.run.common import NEEDS, drawn, proof, run_of
-from rlcheck.checks.run.limits import limit
-from rlcheck.curves.look import median, slope, window
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve
+from rlcheck.facts.run import Curve
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import median, slope, window
 
 METRICS = {
     "perf/max_memory_allocated_gb": "GPU memory of tensors",
@@ -47,14 +47,6 @@ def memory_holds(facts: Facts) -> Verdict:
 
     Why it matters:
         What grows by a little at each step ends a run of days by out-of-memory, mostly at night.
-
-    How to fix:
-        GPU: metrics or samples that keep their graph alive, growing answers, fragmentation. RAM: lists that are never
-        emptied, samples kept by the driver, objects that Ray pins.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/cuda.html
-        https://docs.ray.io/en/latest/ray-core/scheduling/memory-management.html
     """
     run = run_of(facts)
     there = {name: curve for name in METRICS if (curve := run.curves.get(name)) is not None and curve.values}

@@ -6,9 +6,9 @@ import re
 
 from rlcheck.check import Verdict, check, fail, passed, unknown, warn
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, proof, run_of
-from rlcheck.curves.look import steps_words, window
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.look import steps_words, window
 
 _UNDEFINED = re.compile(r"corr$|slope$|_std$|/std$|explained_var|ppl|aborted|diff_(?:first|last)$|^val")
 """Metrics that no value need be defined for: a correlation with a constant, a spread of one value."""
@@ -31,7 +31,8 @@ _SAID = re.compile(r"\b(?:is|are|was|gave|returned|found) (?:nan|inf|-inf)\b|not
 _SKIPPED = "actor/skipped_steps"
 
 
-@check("RUN010", "Metrics are numbers", needs=NEEDS, playbook="training-turned-nan", caused_by=("RUN031",))
+@check("RUN010", "Metrics of the run are finite", needs=NEEDS, playbook="training-turned-nan", caused_by=("RUN031",),
+       problem="Metrics of the run are not finite")  # fmt: skip
 def metrics_are_numbers(facts: Facts) -> Verdict:
     """No metric that learning depends on is NaN or infinite.
 
@@ -42,13 +43,6 @@ def metrics_are_numbers(facts: Facts) -> Verdict:
     Why it matters:
         One value that is no number spreads through means and norms, and the update writes it into every weight; from
         then on the run trains nothing.
-
-    How to fix:
-        Mend the source: which metric was first says where it is. Continue from a checkpoint before that step.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/amp_examples.html
-        https://github.com/volcengine/verl/issues/747
     """
     run = run_of(facts)
     lost = sorted(
@@ -78,7 +72,7 @@ def _depth(name: str) -> int:
     return next((place for place, part in enumerate(_ORDER) if part in name), len(_ORDER))
 
 
-def _none_lost(run: TrainingFacts) -> Verdict:
+def _none_lost(run: RunFacts) -> Verdict:
     if _SAID.search(run.error):
         return fail(
             "rewards and losses that are finite",
@@ -95,7 +89,7 @@ def _where(curve: Curve) -> str:
     return f"{steps_words(first, last)}" if len(curve.nonfinite) > 1 else f"step {first}"
 
 
-def _stays(run: TrainingFacts, curve: Curve) -> bool:
+def _stays(run: RunFacts, curve: Curve) -> bool:
     """It came back in no later step, or in several in a row; a single step that was skipped is the guard at work."""
     first = curve.nonfinite[0]
     if len(curve.nonfinite) > 1 or not curve.steps or curve.steps[-1] < first:
@@ -105,6 +99,6 @@ def _stays(run: TrainingFacts, curve: Curve) -> bool:
     return False
 
 
-def _before(run: TrainingFacts, name: str, step: int) -> tuple[str, ...]:
+def _before(run: RunFacts, name: str, step: int) -> tuple[str, ...]:
     """What the metric and its likely sources did up to there."""
     return drawn(run, name, "actor/grad_norm", "critic/score/mean", last=step)[:3]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, unknown
 from rlcheck.checks.run.causes import ROOTS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, run_of
-from rlcheck.checks.run.limits import limit
-from rlcheck.curves.look import median
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import TrainingFacts
+from rlcheck.facts.run import RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import median
 
 STEP_TIME = ("timing_s/step", "perf/time_per_step")
 
@@ -20,17 +20,10 @@ def progress(facts: Facts) -> Verdict:
     What it does:
         Fails when the run failed, when its process is gone though nothing says that it ended, and when a running one
         has written nothing for ten times as long as a step takes (300 s at least). A run that was interrupted, and one
-        of which nobody knows whether it still runs, is told without a verdict.
+        of which it is not known whether it still runs, is reported without a verdict.
 
     Why it matters:
         A run that hangs holds its GPUs. Most hangs are one rank that died or waits while all others wait for it.
-
-    How to fix:
-        A failed run: rlcheck diagnose of its log. A silent one: the stacks of its ranks say where they wait.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html
-        https://docs.ray.io/en/latest/ray-observability/user-guides/debug-apps/debug-hangs.html
     """
     run = run_of(facts)
     if run.outcome == "failed":
@@ -44,24 +37,24 @@ def progress(facts: Facts) -> Verdict:
     return _silence(run)
 
 
-def _where(run: TrainingFacts) -> str:
+def _where(run: RunFacts) -> str:
     return f"after step {run.last_step}" if run.num_steps else "before its first step"
 
 
-def _planned(run: TrainingFacts) -> str:
+def _planned(run: RunFacts) -> str:
     return f", {run.total_steps} were planned" if run.total_steps else ""
 
 
-def _ended(run: TrainingFacts, found: str) -> Verdict:
+def _ended(run: RunFacts, found: str) -> Verdict:
     return fail(
         f"a run that reaches step {run.total_steps}" if run.total_steps else "a run that goes on",
         found,
         details=drawn(run, "critic/score/mean", "timing_s/step"),
-        evidence=(evidence("training.outcome", run.outcome, run.source),),
+        evidence=(evidence("run.outcome", run.outcome, run.source),),
     )
 
 
-def _silence(run: TrainingFacts) -> Verdict:
+def _silence(run: RunFacts) -> Verdict:
     idle = run.idle_s.value
     if idle is None:
         return skip("nothing says whether it still runs") if run.num_steps else unknown("it has written no step")
@@ -78,7 +71,7 @@ def _silence(run: TrainingFacts) -> Verdict:
         f"a step within {_time(allowed)}",
         words,
         details=drawn(run, *STEP_TIME, "timing_s/gen"),
-        evidence=(evidence("training.idle_s", f"{idle:.0f}", run.source),),
+        evidence=(evidence("run.idle_s", f"{idle:.0f}", run.source),),
     )
 
 

@@ -7,11 +7,11 @@ import math
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown, warn
 from rlcheck.checks.run.behaviour import ENTROPY
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, number_setting, proof, run_of
-from rlcheck.checks.run.limits import limit
-from rlcheck.curves.look import charted, median, steps_words
 from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import AuditStep, Curve, TrainingFacts
+from rlcheck.facts.run import AuditStep, Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import charted, median, steps_words
 
 _LOSSES = ("actor/pg_loss", "actor/loss", "loss", "train/loss")
 _FEWEST = 3
@@ -30,12 +30,6 @@ def ranks_differ(facts: Facts) -> Verdict:
     Why it matters:
         Ranks that all read the same rows train on a fraction of the batch. Losses look healthy, and the reward rises
         more slowly, or not at all, than with one GPU.
-
-    How to fix:
-        Give each rank its own part of the batch: a distributed sampler, or a split before the update.
-
-    References:
-        https://docs.pytorch.org/docs/stable/data.html
     """
     run = run_of(facts)
     verdicts = [_hashes(run), _audited_losses(run), _spread(run), _written(run)]
@@ -50,12 +44,12 @@ def ranks_differ(facts: Facts) -> Verdict:
     return unknown("the run does not say what each rank learnt from (trainer.audit=true does)")
 
 
-def _world(run: TrainingFacts) -> float | None:
+def _world(run: RunFacts) -> float | None:
     per_node = number_setting(run, "trainer.n_gpus_per_node")
     return None if per_node is None else per_node * (number_setting(run, "trainer.nnodes") or 1)
 
 
-def _ranks_of_a_share(run: TrainingFacts) -> float:
+def _ranks_of_a_share(run: RunFacts) -> float:
     """How many ranks work on the same rows by design: sequence, tensor and pipeline parallel."""
     actor = "actor_rollout_ref.actor"
     sizes = [
@@ -67,7 +61,7 @@ def _ranks_of_a_share(run: TrainingFacts) -> float:
     return math.prod(max(1.0, size or 1.0) for size in sizes)
 
 
-def _hashes(run: TrainingFacts) -> Verdict | None:
+def _hashes(run: RunFacts) -> Verdict | None:
     certain = _certain_steps(run)
     audit = [one for one in value_or(run.audit, ()) if len(one.shard_hashes) > 1 and one.step not in certain]
     if not audit:
@@ -81,7 +75,7 @@ def _hashes(run: TrainingFacts) -> Verdict | None:
     return _found(run, same, f"{ranks} ranks that learnt from {_distinct(same[-1])}")
 
 
-def _certain_steps(run: TrainingFacts) -> frozenset[int]:
+def _certain_steps(run: RunFacts) -> frozenset[int]:
     """Steps whose policy gives one answer only: then all rows hold the same tokens, whoever reads them."""
     entropy = curve_of(run, *ENTROPY)
     if entropy is None:
@@ -96,7 +90,7 @@ def _distinct(one: AuditStep) -> str:
     return "the same tokens" if number == 1 else f"only {number} different parts of the batch"
 
 
-def _audited_losses(run: TrainingFacts) -> Verdict | None:
+def _audited_losses(run: RunFacts) -> Verdict | None:
     audit = [one for one in value_or(run.audit, ()) if len(one.shard_losses) > 1 and any(one.shard_losses)]
     if len(audit) < _FEWEST:
         return None
@@ -107,17 +101,17 @@ def _audited_losses(run: TrainingFacts) -> Verdict | None:
     return _found(run, same, f"{len(audit[0].shard_losses)} ranks with one and the same loss to the last bit")
 
 
-def _found(run: TrainingFacts, same: list[AuditStep], words: str) -> Verdict:
+def _found(run: RunFacts, same: list[AuditStep], words: str) -> Verdict:
     first, last = same[0].step, same[-1].step
     return fail(
         "ranks that each learn from rows of their own",
         f"{words}, {steps_words(first, last)} ({len(same)} steps)",
         details=drawn(run, "actor/shard_loss_spread", "actor/loss_tokens", "critic/score/mean"),
-        evidence=(evidence("training.audit", f"{len(same)} steps with equal shards", steps_words(first, last)),),
+        evidence=(evidence("run.audit", f"{len(same)} steps with equal shards", steps_words(first, last)),),
     )
 
 
-def _spread(run: TrainingFacts) -> Verdict | None:
+def _spread(run: RunFacts) -> Verdict | None:
     curve = curve_of(run, "actor/shard_loss_spread")
     if curve is None or _world(run) == 1 or len(curve.values) < _FEWEST:
         return None
@@ -132,7 +126,7 @@ def _spread(run: TrainingFacts) -> Verdict | None:
     )
 
 
-def _written(run: TrainingFacts) -> Verdict | None:
+def _written(run: RunFacts) -> Verdict | None:
     """Metrics that every rank wrote. A loss that was averaged over ranks before is no evidence: then all is alike."""
     losses = next((run.ranks[name] for name in _LOSSES if len(run.ranks.get(name, ())) > 1), None)
     if losses is None or len(losses) <= _ranks_of_a_share(run):
@@ -148,7 +142,7 @@ def _written(run: TrainingFacts) -> Verdict | None:
         "losses that differ between ranks",
         f"the same numbers on {len(losses)} ranks in all {len(losses[0].values)} steps",
         details=tuple(charted(f"rank {rank}", curve) for rank, curve in enumerate(losses[:4])),
-        evidence=(evidence("training.ranks", "equal losses", steps_words(losses[0].steps[0], losses[0].steps[-1])),),
+        evidence=(evidence("run.ranks", "equal losses", steps_words(losses[0].steps[0], losses[0].steps[-1])),),
     )
 
 
@@ -171,20 +165,13 @@ def ranks_keep_pace(facts: Facts) -> Verdict:
 
     Why it matters:
         Every step takes as long as its slowest rank: one GPU that throttles slows all others.
-
-    How to fix:
-        Look at that rank's GPU (clock, temperature, neighbours), and at how rows are spread over ranks.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html
-        https://verl.readthedocs.io/en/latest/perf/perf_tuning.html
     """
     run = run_of(facts)
     timed = {name: curves for name, curves in run.ranks.items() if name.startswith(("timing_s/", "perf/time"))}
     slow = [words for name, curves in timed.items() if (words := _slow_words(name, curves))]
     if slow:
         where = steps_words(run.first_step, run.last_step)
-        proven = (evidence("training.ranks", slow[0], where),)
+        proven = (evidence("run.ranks", slow[0], where),)
         return warn("ranks that take equally long", slow[0], details=tuple(slow[:6]), evidence=proven)
     waiting = _waiting(run)
     if waiting is not None:
@@ -210,7 +197,7 @@ def _slow_words(name: str, curves: tuple[Curve, ...]) -> str:
     return f"rank {slowest} takes {times[slowest]:.3g} s for {name}, the others {others:.3g} s"
 
 
-def _waiting(run: TrainingFacts) -> Verdict | None:
+def _waiting(run: RunFacts) -> Verdict | None:
     wait, update = curve_of(run, "timing_s/grad_comm"), curve_of(run, "timing_s/update_actor")
     if wait is None or update is None or min(len(wait.values), len(update.values)) < _FEWEST:
         return None

@@ -18,13 +18,13 @@ from rlcheck.checks.run.common import (
     samples_of,
     too_short,
 )
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import LR, override
 from rlcheck.checks.run.trend import Rewards, rewards_of, rise, wobble
 from rlcheck.checks.run.validation import validation_rises
-from rlcheck.curves.look import median, smooth, steps_words, value_at
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import median, smooth, steps_words, value_at
 
 _SCORES = ("critic/score/mean", "critic/score/max", "critic/score/min")
 _EQUAL = 1e-6
@@ -34,7 +34,8 @@ _NOTHING_LEFT = 0.95
 
 
 @check("RUN011", "Rewards differ between answers", needs=NEEDS, playbook="rewards-all-alike",
-       caused_by=(*NUMBERS, *DRIFT, *STEPS, *ENDINGS, "RUN023"))  # fmt: skip
+       caused_by=(*NUMBERS, *DRIFT, *STEPS, *ENDINGS, "RUN023"),
+       problem="Rewards do not differ between answers")  # fmt: skip
 def rewards_differ(facts: Facts) -> Verdict:
     """Not every answer earns the same.
 
@@ -45,13 +46,6 @@ def rewards_differ(facts: Facts) -> Verdict:
     Why it matters:
         An advantage is a difference between rewards. With equal rewards all advantages are zero, or noise that is
         scaled up, and the policy learns nothing.
-
-    How to fix:
-        Score a few answers by hand with the reward function: the right one must earn more than a wrong one.
-
-    References:
-        https://arxiv.org/abs/2402.03300
-        https://github.com/huggingface/trl/issues/3452
     """
     run = run_of(facts)
     mean = curve_of(run, *REWARD)
@@ -63,7 +57,7 @@ def rewards_differ(facts: Facts) -> Verdict:
     return _judge_alike(run, mean, alike)
 
 
-def _judge_alike(run: TrainingFacts, mean: Curve, alike: list[tuple[int, bool]]) -> Verdict:
+def _judge_alike(run: RunFacts, mean: Curve, alike: list[tuple[int, bool]]) -> Verdict:
     equal = [step for step, same in alike if same]
     if not equal:
         return passed(f"in each of {len(alike)} steps some answers earn more than others")
@@ -82,14 +76,14 @@ def _judge_alike(run: TrainingFacts, mean: Curve, alike: list[tuple[int, bool]])
     return info(f"all answers of a step earn the same in {words}", details=drawn(run, *_SCORES))
 
 
-def _more(run: TrainingFacts, first: int, last: int, value: float) -> dict[str, Any]:
+def _more(run: RunFacts, first: int, last: int, value: float) -> dict[str, Any]:
     return {
         "details": (*drawn(run, *_SCORES), *_right_answers(run)),
         "evidence": (proof("critic/score/max", f"{value:.4g}, as critic/score/min", first, last),),
     }
 
 
-def _alike(run: TrainingFacts, mean: Curve) -> list[tuple[int, bool]] | None:
+def _alike(run: RunFacts, mean: Curve) -> list[tuple[int, bool]] | None:
     """For each step whether all rewards are equal; None where only means are there, and they differ."""
     high, low = run.curves.get(_SCORES[1]), run.curves.get(_SCORES[2])
     if high is not None and low is not None and high.values and high.steps == low.steps:
@@ -106,7 +100,7 @@ def _same(one: float, other: float) -> bool:
     return abs(one - other) <= _EQUAL * max(1.0, abs(one), abs(other))
 
 
-def _right_answers(run: TrainingFacts) -> tuple[str, ...]:
+def _right_answers(run: RunFacts) -> tuple[str, ...]:
     """What answers that are exactly the ground truth earned."""
     rows = [row for row in samples_of(run) if row.ground_truth and row.response.strip() == row.ground_truth.strip()]
     return tuple(
@@ -115,8 +109,9 @@ def _right_answers(run: TrainingFacts) -> tuple[str, ...]:
     )
 
 
-@check("RUN016", "The reward moves", needs=NEEDS, playbook="reward-stands-still",
-       caused_by=(*ROOTS, "RUN014", "RUN018", "RUN032", "RUN035", "RUN037", "RUN038", "RUN039"))  # fmt: skip
+@check("RUN016", "The reward changes during the run", needs=NEEDS, playbook="reward-stands-still",
+       caused_by=(*ROOTS, "RUN014", "RUN018", "RUN032", "RUN035", "RUN037", "RUN038", "RUN039"),
+       problem="The reward stands still")  # fmt: skip
 def reward_moves(facts: Facts) -> Verdict:
     """Over the run, the reward changes by more than its noise.
 
@@ -127,14 +122,6 @@ def reward_moves(facts: Facts) -> Verdict:
     Why it matters:
         A run whose reward stands still for long spends its hours on nothing; the cause is nearly always visible in the
         first steps.
-
-    How to fix:
-        See first whether groups differ and the policy moves at all; then raise the learning rate, or take data that the
-        policy solves now and then.
-
-    References:
-        https://github.com/huggingface/open-r1/issues/474
-        https://arxiv.org/abs/2402.03300
     """
     run = run_of(facts)
     rewards = rewards_of(run)
@@ -173,16 +160,8 @@ def reward_stays(facts: Facts) -> Verdict:
         Compares the end of the run with the best it reached, noise taken out.
 
     Why it matters:
-        A policy that has collapsed does not come back: it samples nothing any more from which it could learn. Every
+        A policy that has collapsed does not come back: it no longer samples anything from which it could learn. Every
         hour after that is lost, and the checkpoint to keep is one from before.
-
-    How to fix:
-        Go back to a checkpoint from before the fall; look at what changed at that step (KL, gradient norm, entropy,
-        drift, lengths), and lower the learning rate or add a KL term.
-
-    References:
-        https://github.com/BeastyZ/ConvSearch-R1/issues/6
-        https://github.com/Alibaba-NLP/ZeroSearch/issues/23
     """
     run = run_of(facts)
     rewards = rewards_of(run)
@@ -210,7 +189,7 @@ def reward_stays(facts: Facts) -> Verdict:
             return fail("a reward that stays", f"{words}: all that was gained since the start is lost", **more)
     if fall.share < limit("collapse_share") / 2:
         return passed(f"it ends at {fall.end:.4g}, its best was {fall.peak:.4g}")
-    return warn("a reward that stays", f"{words}, {fall.share:.0%} of it lost", **more)
+    return warn("a reward that stays", f"{words}, {fall.share:.0%} of it lost", headline="The reward falls", **more)
 
 
 class Fall(NamedTuple):
@@ -239,7 +218,7 @@ def _fall(rewards: Rewards) -> Fall:
     return Fall(start, peak, mean.steps[top], end, share, since if share >= limit("collapse_share") else None)
 
 
-@check("RUN018", "There is something left to learn", needs=NEEDS, playbook="reward-saturated", caused_by=("RUN011",))
+@check("RUN018", "The task leaves something to learn", needs=NEEDS, playbook="reward-saturated", caused_by=("RUN011",))
 def not_saturated(facts: Facts) -> Verdict:
     """The reward is not at its best from the first step on.
 
@@ -249,13 +228,6 @@ def not_saturated(facts: Facts) -> Verdict:
     Why it matters:
         Where nearly all answers earn the most from the start, groups have no advantage: either the task is solved
         already, or the reward gives its points for anything.
-
-    How to fix:
-        Score a wrong answer by hand. If it earns little, the data is too easy: take prompts that the policy solves in
-        some of its tries.
-
-    References:
-        https://arxiv.org/abs/2503.14476
     """
     run = run_of(facts)
     rewards = rewards_of(run)

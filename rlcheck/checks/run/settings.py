@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rlcheck.checks.run.common import number_setting, round_up, setting
-from rlcheck.facts.training import TrainingFacts
+from rlcheck.facts.run import RunFacts
 
 LR = "actor_rollout_ref.actor.optim.lr"
 CRITIC_LR = "critic.optim.lr"
@@ -22,7 +22,7 @@ _BILLIONS = re.compile(r"(?<![\w.])(\d{1,4}(?:\.\d{1,3})?)[bB](?![a-zA-Z])")
 _USUAL_LR = {"full": 1e-6, "lora": 1e-5, "tiny": 1e-3}
 
 
-def override(run: TrainingFacts, key: str, value: object) -> dict[str, str]:
+def override(run: RunFacts, key: str, value: object) -> dict[str, str]:
     """The playbook's parameter `override`; empty for a framework whose keys are not verl's."""
     if run.framework not in ("rltrain", "verl", ""):
         return {}
@@ -30,7 +30,7 @@ def override(run: TrainingFacts, key: str, value: object) -> dict[str, str]:
     return {"override": f"{key}={text}"}
 
 
-def kind_of_model(run: TrainingFacts) -> str:
+def kind_of_model(run: RunFacts) -> str:
     """`tiny` (built from a config that is small), `lora`, `full` (a published size), "" where nothing says."""
     if any(key.startswith("toy.") for key in run.settings):
         return "tiny"
@@ -39,24 +39,24 @@ def kind_of_model(run: TrainingFacts) -> str:
     return "full" if _BILLIONS.search(str(setting(run, "actor_rollout_ref.model.path") or "")) else ""
 
 
-def usual_lr(run: TrainingFacts) -> float:
+def usual_lr(run: RunFacts) -> float:
     """The learning rate that such a policy is trained with."""
     return _USUAL_LR.get(kind_of_model(run), _USUAL_LR["full"])
 
 
-def clip_of(run: TrainingFacts, keys: tuple[str, ...]) -> tuple[bool, float | None]:
+def clip_of(run: RunFacts, keys: tuple[str, ...]) -> tuple[bool, float | None]:
     """Whether the run's config says how gradients are clipped, and the limit (None: they are not)."""
     there = [key for key in keys if key in run.settings]
     value = number_setting(run, *keys)
     return bool(there), value if value is not None and value > 0 else None
 
 
-def key_in_use(run: TrainingFacts, keys: tuple[str, ...]) -> str:
+def key_in_use(run: RunFacts, keys: tuple[str, ...]) -> str:
     """Which of KEYS the run's config has; the first where it has none."""
     return next((key for key in keys if key in run.settings), keys[0])
 
 
-def several_updates(run: TrainingFacts) -> bool | None:
+def several_updates(run: RunFacts) -> bool | None:
     """Whether each step has more than one optimizer step, so that a policy differs from the one that sampled; None
     where nothing says."""
     taken = run.curves.get("actor/optimizer_steps")

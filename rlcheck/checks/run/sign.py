@@ -11,12 +11,13 @@ from rlcheck.checks.run.behaviour import REWARD
 from rlcheck.checks.run.causes import DRIFT, NUMBERS, STEPS, WORK
 from rlcheck.checks.run.common import NEEDS, drawn, lacking, proof, run_of, samples_of, setting
 from rlcheck.checks.run.likeness import Agreement, agreements, expects_text, in_place, is_letters, judged
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.trend import rank_correlation, rewards_of, rise, wobble
 from rlcheck.checks.run.validation import validation, validation_rises
-from rlcheck.curves.look import smooth, steps_words
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, SampleRow, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts, SampleRow
+from rlcheck.measure.config.estimators import needs
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import smooth, steps_words
 
 _RIGHT = "rewards that rise with being right"
 _LEARN = "a policy that learns what earns more"
@@ -33,7 +34,8 @@ class Mirror(NamedTuple):
 
 
 @check("RUN012", "Right answers earn more, and become likelier", needs=NEEDS, playbook="reward-sign",
-       caused_by=(*NUMBERS, *DRIFT, *STEPS, *WORK, "RUN011", "RUN013", "RUN015"))  # fmt: skip
+       caused_by=(*NUMBERS, *DRIFT, *STEPS, *WORK, "RUN011", "RUN013", "RUN015"),
+       problem="Right answers earn less, or become less likely")  # fmt: skip
 def right_answers_earn_more(facts: Facts) -> Verdict:
     """The reward, the advantages and the loss have the right sign.
 
@@ -45,14 +47,6 @@ def right_answers_earn_more(facts: Facts) -> Verdict:
     Why it matters:
         With a sign turned round, the run optimises as well as ever, towards the worst answers; all curves of the
         optimizer look healthy.
-
-    How to fix:
-        Score the ground truth and some nonsense with the reward function. If the ground truth earns more, look at your
-        own changes of advantages and loss: the policy loss is minus advantage times ratio.
-
-    References:
-        https://github.com/NVlabs/alpamayo-recipes/issues/29
-        https://arxiv.org/abs/1707.06347
     """
     run = run_of(facts)
     rows = judged(samples_of(run))
@@ -103,7 +97,7 @@ def _turned(rows: Sequence[SampleRow]) -> tuple[Agreement, Sequence[SampleRow]] 
     return (worst, rows) if worst.correlation <= most else None
 
 
-def _is_unrelated(run: TrainingFacts, rows: Sequence[SampleRow], found: tuple[Agreement, ...]) -> bool:
+def _is_unrelated(run: RunFacts, rows: Sequence[SampleRow], found: tuple[Agreement, ...]) -> bool:
     """Many samples, a ground truth that is the answer itself, and a reward that goes with nothing of it."""
     if len(rows) < limit("unrelated_rows") or not found or not expects_text(rows):
         return False
@@ -115,7 +109,7 @@ def _is_unrelated(run: TrainingFacts, rows: Sequence[SampleRow], found: tuple[Ag
     )
 
 
-def _warn_unrelated(run: TrainingFacts, rows: Sequence[SampleRow], found: tuple[Agreement, ...]) -> Verdict:
+def _warn_unrelated(run: RunFacts, rows: Sequence[SampleRow], found: tuple[Agreement, ...]) -> Verdict:
     best = max(found, key=lambda one: abs(one.correlation))
     words = f"a correlation of {best.correlation:.2f} with {best.measure}, {len(rows)} samples"
     ordered = sorted(rows, key=lambda row: in_place(row))
@@ -123,11 +117,11 @@ def _warn_unrelated(run: TrainingFacts, rows: Sequence[SampleRow], found: tuple[
         _RIGHT,
         f"{words}: the reward has nothing to do with the ground truth",
         details=tuple(_shown(row) for row in (*ordered[-2:], ordered[0])),
-        evidence=(evidence("training.samples", words, "rewards and ground truths of samples"),),
+        evidence=(evidence("run.samples", words, "rewards and ground truths of samples"),),
     )
 
 
-def _fail_by_samples(run: TrainingFacts, turned: Agreement, rows: Sequence[SampleRow]) -> Verdict:
+def _fail_by_samples(run: RunFacts, turned: Agreement, rows: Sequence[SampleRow]) -> Verdict:
     first, last = rows[0].step, rows[-1].step
     ordered = sorted(rows, key=lambda row: (in_place(row), -row.reward))
     key, value = _negative_weight(run)
@@ -136,8 +130,8 @@ def _fail_by_samples(run: TrainingFacts, turned: Agreement, rows: Sequence[Sampl
         f"the contrary: correlation {turned.correlation:.2f} with {turned.measure}, {turned.rows} samples of "
         f"{steps_words(first, last)}",
         details=(*(_shown(row) for row in (ordered[-1], ordered[0])), *drawn(run, *REWARD, "val/reward/mean")),
-        evidence=(evidence("training.samples", f"{turned.correlation:.2f}", "rewards and ground truths of samples"),
-                  *((evidence(f"training.settings.{key}", value, "the run's config"),) if key else ())),
+        evidence=(evidence("run.samples", f"{turned.correlation:.2f}", "rewards and ground truths of samples"),
+                  *((evidence(f"run.settings.{key}", value, "the run's config"),) if key else ())),
         params={"override": f"{key}={value.lstrip('-')}"} if key else {},
     )  # fmt: skip
 
@@ -147,7 +141,7 @@ def _shown(row: SampleRow) -> str:
     return f"step {row.step}: {said!r} where {want!r} is right earns {row.reward:.4g}"
 
 
-def _negative_weight(run: TrainingFacts) -> tuple[str, str]:
+def _negative_weight(run: RunFacts) -> tuple[str, str]:
     """A weight of rewards that is below 0 in the config, and its value; empty if there is none."""
     for key in ("custom_reward_function.weight", "reward_model.weight"):
         value = setting(run, key)
@@ -161,14 +155,14 @@ def _negative_weight(run: TrainingFacts) -> tuple[str, str]:
     return "", ""
 
 
-def _mirror(run: TrainingFacts) -> Mirror | None:
-    """Steps in which the best reward lies much further from the mean than the worst, or the other way round.
+def _mirror(run: RunFacts) -> Mirror | None:
+    """Steps in which the best reward is much further from the mean than the worst, or the other way round.
 
     Centring and scaling keep such a skew, in a group and over a batch; turning the sign round turns it round. None
     with fewer steps than a judgement needs. Left out: estimators whose baseline is no mean, and steps in which what the
     critic says differs more than rewards do, as at its start.
     """
-    if setting(run, "algorithm.adv_estimator") == "remax":
+    if needs(str(setting(run, "algorithm.adv_estimator")), "greedy"):
         return None
     wide = _wide_values(run)
     names = ("critic/score/mean", "critic/score/max", "critic/score/min", "critic/advantages/max",
@@ -189,14 +183,14 @@ def _mirror(run: TrainingFacts) -> Mirror | None:
     return Mirror(opposite, tuple(steps)) if len(steps) >= _MIRROR_STEPS else None
 
 
-def _wide_values(run: TrainingFacts) -> dict[int, float]:
+def _wide_values(run: RunFacts) -> dict[int, float]:
     """By step, between the critic's lowest and highest value."""
     high, low = run.curves.get("critic/values/max", Curve()), run.curves.get("critic/values/min", Curve())
     below = dict(zip(low.steps, low.values, strict=True))
     return {s: value - below[s] for s, value in zip(high.steps, high.values, strict=True) if s in below}
 
 
-def _fail_by_advantages(run: TrainingFacts, mirror: Mirror) -> Verdict:
+def _fail_by_advantages(run: RunFacts, mirror: Mirror) -> Verdict:
     first, last = mirror.steps[0], mirror.steps[-1]
     return fail(
         "advantages skewed as the rewards are",
@@ -208,7 +202,7 @@ def _fail_by_advantages(run: TrainingFacts, mirror: Mirror) -> Verdict:
     )  # fmt: skip
 
 
-def _opposed(run: TrainingFacts) -> Verdict | None:
+def _opposed(run: RunFacts) -> Verdict | None:
     """No answer ever earned more than 0, and validation pays for answers, or the config has a negative weight."""
     rewards, val, (key, value) = rewards_of(run), validation(run), _negative_weight(run)
     if rewards is None or rewards.high > 0 or rewards.low >= 0:
@@ -225,7 +219,7 @@ def _opposed(run: TrainingFacts) -> Verdict | None:
     )
 
 
-def _falls(run: TrainingFacts) -> Verdict | None:
+def _falls(run: RunFacts) -> Verdict | None:
     """A reward that falls from the first step on, to half and less, and never rises in between."""
     rewards = rewards_of(run)
     if rewards is None or len(rewards.mean.values) < limit("steps_to_judge") or run.first_step > 1:

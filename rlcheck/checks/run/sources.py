@@ -9,9 +9,9 @@ from typing import NamedTuple
 from rlcheck.check import Verdict, check, fail, info, passed, skip, warn
 from rlcheck.checks.run.causes import NUMBERS
 from rlcheck.checks.run.common import NEEDS, drawn, proof, run_of
-from rlcheck.checks.run.limits import limit
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
 
 _HEAD, _MEAN, _ZERO = "reward/", "/mean", "/zero_share"
 _VALIDATED = re.compile(r"val-core/(.+)/[^/]+/mean@\d+")
@@ -34,7 +34,8 @@ class Source(NamedTuple):
 
 
 @check("RUN020", "Every data source can be learnt from", needs=NEEDS, playbook="source-without-signal",
-       caused_by=(*NUMBERS, "RUN011"))  # fmt: skip
+       caused_by=(*NUMBERS, "RUN011"),
+       problem="A data source cannot be learnt from")  # fmt: skip
 def sources_have_signal(facts: Facts) -> Verdict:
     """No data source earns nothing, or everything, in every step.
 
@@ -44,12 +45,6 @@ def sources_have_signal(facts: Facts) -> Verdict:
     Why it matters:
         A source whose answers never earn anything is most often scored by the wrong function, or expects another
         format. Its share of every batch is generated for nothing, and the mean over all sources hides it.
-
-    How to fix:
-        Score a right answer of that source by hand; see that its data_source is the name that the reward knows.
-
-    References:
-        https://github.com/verl-project/verl/issues/3450
     """
     run = run_of(facts)
     sources = _sources(run)
@@ -83,13 +78,13 @@ def _counted(source: Source) -> str:
     return "validations" if _VALIDATED.fullmatch(source.metric) else "steps"
 
 
-def _answers(run: TrainingFacts, name: str) -> float:
+def _answers(run: RunFacts, name: str) -> float:
     """How many answers of a source were scored; 0 where the run does not say."""
     counts = run.curves.get(f"{_HEAD}{name}/count")
     return sum(counts.values) if counts is not None else 0.0
 
 
-def _sources(run: TrainingFacts) -> list[Source]:
+def _sources(run: RunFacts) -> list[Source]:
     names = sorted(n[len(_HEAD) : -len(_ZERO)] for n in run.curves if n.startswith(_HEAD) and n.endswith(_ZERO))
     found = [(name, f"{_HEAD}{name}{_MEAN}", run.curves.get(f"{_HEAD}{name}{_ZERO}")) for name in names]
     if len(found) < 2:  # validation may tell what training does not

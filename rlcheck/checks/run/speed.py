@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from rlcheck.check import Verdict, check, info, passed, skip, warn
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.progress import STEP_TIME
 from rlcheck.checks.run.settings import override
-from rlcheck.curves.look import change_point, first_last, median, window
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import change_point, first_last, median, window
 
 _SPEED = ("perf/throughput", "perf/tokens_per_second")
 _LENGTH = ("response_length/mean",)
@@ -31,23 +31,18 @@ class Stage(NamedTuple):
     last: float
 
 
-@check("RUN051", "The throughput holds", needs=NEEDS, playbook="run-slows-down", caused_by=("RUN053", "RUN054"))
+@check("RUN051", "The throughput does not fall during the run", needs=NEEDS,
+       playbook="run-slows-down", caused_by=("RUN053", "RUN054"), problem="The throughput falls")  # fmt: skip
 def throughput(facts: Facts) -> Verdict:
     """Compares the throughput at the end of the run with that at its start.
 
     What it does:
         Warns when the run handles less than six tenths of the tokens in a second that it did at first, the first two
-        steps left out. A change of the answers' length by over a quarter explains it, and is told instead.
+        steps left out. A change of the answers' length by over a quarter explains it, and is reported instead.
 
     Why it matters:
         A run that becomes slower without doing other work has a leak, a full disk or cache, a GPU that throttles, or a
         neighbour.
-
-    How to fix:
-        See which stage became slower (RUN052), and whether memory creeps up.
-
-    References:
-        https://verl.readthedocs.io/en/latest/perf/perf_tuning.html
     """
     run = run_of(facts)
     curve = _without_start(curve_of(run, *_SPEED))
@@ -80,12 +75,12 @@ def _without_start(curve: Curve | None) -> Curve | None:
     return window(curve, curve.steps[_WARM_UP], curve.steps[-1])
 
 
-def _slower_words(run: TrainingFacts) -> tuple[str, ...]:
+def _slower_words(run: RunFacts) -> tuple[str, ...]:
     slower = sorted(stages_of(run), key=lambda stage: stage.first - stage.last)
     return tuple(f"{one.name}: {one.first:.3g} s at first, {one.last:.3g} s at the end" for one in slower[:2])
 
 
-def stages_of(run: TrainingFacts) -> list[Stage]:
+def stages_of(run: RunFacts) -> list[Stage]:
     """The stages of the run that are timed, each against the time of all steps."""
     step = curve_of(run, *STEP_TIME)
     whole = sum(step.values) if step is not None else 0.0
@@ -99,7 +94,8 @@ def stages_of(run: TrainingFacts) -> list[Stage]:
 
 
 @check("RUN052", "The time of a step goes where it should", needs=NEEDS, playbook="run-slows-down",
-       caused_by=("RUN053",))  # fmt: skip
+       caused_by=("RUN053",),
+       problem="A stage takes more than its share of a step")  # fmt: skip
 def stages(facts: Facts) -> Verdict:
     """Looks at the share of each stage in the time of a step, and for stages that became slower.
 
@@ -109,14 +105,6 @@ def stages(facts: Facts) -> Verdict:
 
     Why it matters:
         Generation and updates are the work; all else is time in which the GPUs wait.
-
-    How to fix:
-        Rewards: in parallel, with a time limit. Weight sync: larger buckets, the direct transport. Validation and
-        checkpoints: less often.
-
-    References:
-        https://verl.readthedocs.io/en/latest/perf/perf_tuning.html
-        https://arxiv.org/abs/2409.19256
     """
     run = run_of(facts)
     found = stages_of(run)
@@ -140,7 +128,7 @@ def stages(facts: Facts) -> Verdict:
     )
 
 
-def _more_seldom(run: TrainingFacts, name: str) -> dict[str, str]:
+def _more_seldom(run: RunFacts, name: str) -> dict[str, str]:
     key = {"testing": "trainer.test_freq", "save_checkpoint": "trainer.save_freq"}.get(name, "")
     now = number_setting(run, key) if key else None
     return override(run, key, int(2 * now)) if now is not None and now > 0 else {}
@@ -156,7 +144,7 @@ def _large(found: list[Stage], usual: float) -> list[tuple[str, str]]:
     ]
 
 
-def _unexplained(run: TrainingFacts, found: list[Stage], usual: float) -> list[tuple[str, str]]:
+def _unexplained(run: RunFacts, found: list[Stage], usual: float) -> list[tuple[str, str]]:
     names = {stage.name for stage in found}
     if not {"gen", "update_actor"} <= names:
         return []

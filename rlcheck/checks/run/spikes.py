@@ -16,10 +16,10 @@ from rlcheck.checks.run.behaviour import (
     solved,
 )
 from rlcheck.checks.run.common import curve_of
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import CRITIC_GRAD_CLIP, GRAD_CLIP, clip_of
-from rlcheck.curves.look import first_last, median, noise, value_at, window
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import first_last, median, noise, value_at, window
 
 MEMORY = 15
 _FEWEST = 3
@@ -39,7 +39,7 @@ class Spike(NamedTuple):
         return f"{self.role}/grad_norm"
 
 
-def spikes_of(run: TrainingFacts, role: str) -> tuple[Spike, ...]:
+def spikes_of(run: RunFacts, role: str) -> tuple[Spike, ...]:
     """Steps whose gradient norm is far above the median of the steps before (or, at the start, after) them."""
     curve = curve_of(run, f"{role}/grad_norm")
     if curve is None:
@@ -70,7 +70,7 @@ def _usual(curve: Curve, place: int) -> float | None:
     return median(others) if len(others) >= _FEWEST else None
 
 
-def is_held(run: TrainingFacts, spike: Spike) -> bool | None:
+def is_held(run: RunFacts, spike: Spike) -> bool | None:
     """Whether the run's gradient clip cut the spike down to about its usual size; None where no config says."""
     said, most = clip_of(run, GRAD_CLIP if spike.role == "actor" else CRITIC_GRAD_CLIP)
     if not said:
@@ -78,27 +78,27 @@ def is_held(run: TrainingFacts, spike: Spike) -> bool | None:
     return most is not None and most < limit("spike_factor") * max(spike.usual, 1.0) and most < spike.norm
 
 
-def harm_of(run: TrainingFacts, spike: Spike) -> tuple[str, ...]:
+def harm_of(run: RunFacts, spike: Spike) -> tuple[str, ...]:
     """What changed for the worse from the steps before the spike to those after it, in words."""
     looks = (_reward_fell, _entropy_jumped, _policy_leapt, _stands_still, _reward_stalls, _critic_lost)
     return tuple(words for look in looks if (words := look(run, spike)))
 
 
-def _reward_fell(run: TrainingFacts, spike: Spike) -> str:
+def _reward_fell(run: RunFacts, spike: Spike) -> str:
     curve = curve_of(run, *REWARD)
     move = around(curve, spike.step) if curve is not None else None
     fallen = move is not None and move.down and move.before - move.after > limit("reward_moves") * reward_span(run)
     return f"the reward went from {move}" if fallen else ""
 
 
-def _entropy_jumped(run: TrainingFacts, spike: Spike) -> str:
+def _entropy_jumped(run: RunFacts, spike: Spike) -> str:
     curve = curve_of(run, *ENTROPY)
     move = around(curve, spike.step) if curve is not None else None
     jumped = move is not None and (move.up or move.down) and abs(move.after - move.before) > 0.25 * abs(move.before)
     return f"the entropy went from {move}" if jumped else ""
 
 
-def _policy_leapt(run: TrainingFacts, spike: Spike) -> str:
+def _policy_leapt(run: RunFacts, spike: Spike) -> str:
     curve = curve_of(run, STEP_KL)
     if curve is None or spike.role != "actor":
         return ""
@@ -109,7 +109,7 @@ def _policy_leapt(run: TrainingFacts, spike: Spike) -> str:
     return f"the policy moved by a KL of {there:.3g} in that step, {usual.before:.3g} before" if leapt else ""
 
 
-def _stands_still(run: TrainingFacts, spike: Spike) -> str:
+def _stands_still(run: RunFacts, spike: Spike) -> str:
     """AdamW divides by the root of the mean squared gradient, which remembers a spike for a thousand steps."""
     found: list[str] = []
     for name, words in ((STEP_KL, "a KL"), (CLIPPED, "a clip fraction")):
@@ -131,7 +131,7 @@ def _far_around(curve: Curve, step: int) -> tuple[list[float], list[float]]:
     return [abs(value) for value in before], [abs(value) for value in after]
 
 
-def _reward_stalls(run: TrainingFacts, spike: Spike) -> str:
+def _reward_stalls(run: RunFacts, spike: Spike) -> str:
     """It rose up to the spike, and no more after it."""
     curve = curve_of(run, *REWARD)
     if curve is None or spike.role != "actor" or solved(run):
@@ -147,7 +147,7 @@ def _reward_stalls(run: TrainingFacts, spike: Spike) -> str:
     return f"the reward rose from {rise[0]:.3g} to {rise[1]:.3g} before, and is {rest[1]:.3g} at the end"
 
 
-def _critic_lost(run: TrainingFacts, spike: Spike) -> str:
+def _critic_lost(run: RunFacts, spike: Spike) -> str:
     curve = curve_of(run, "critic/vf_explained_var")
     move = around(curve, spike.step) if curve is not None and spike.role == "critic" else None
     lost = move is not None and move.down and move.before - move.after > 0.2

@@ -1,4 +1,4 @@
-"""RUN055: how many updates lie between the weights that sampled and those that learn."""
+"""RUN055: how many updates are between the weights that sampled and those that learn."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from rlcheck.check import Verdict, check, fail, passed, unknown, warn
 from rlcheck.checks.run.behaviour import end_of
 from rlcheck.checks.run.causes import SYNC
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, number_setting, proof, run_of
-from rlcheck.checks.run.limits import limit
-from rlcheck.curves.look import left_band, median
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import TrainingFacts
+from rlcheck.facts.run import RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import left_band, median
 
 MEAN, MOST = "training/policy_staleness/mean", "training/policy_staleness/max"
 _BOUNDS = ("max_off_policy_steps", "rollout.max_head_offpolicyness", "trainer.fully_async.max_staleness_steps",
@@ -28,13 +28,6 @@ def staleness(facts: Facts) -> Verdict:
     Why it matters:
         PPO's ratio corrects for a policy that is a few updates old. For an older one its clip throws most tokens away,
         or lets the wrong ones through.
-
-    How to fix:
-        Lower the bound, or give the engines more GPUs; truncated importance sampling corrects for what is left.
-
-    References:
-        https://arxiv.org/abs/2505.24298
-        https://verl.readthedocs.io/en/latest/advance/fully_async.html
     """
     run = run_of(facts)
     curve = curve_of(run, MOST, MEAN)
@@ -54,7 +47,7 @@ def staleness(facts: Facts) -> Verdict:
     )
 
 
-def _bound(run: TrainingFacts) -> tuple[float, bool]:
+def _bound(run: RunFacts) -> tuple[float, bool]:
     """The largest age that is allowed, and whether the run itself says so."""
     if run.framework == "rltrain":
         return 0.0, True
@@ -62,7 +55,7 @@ def _bound(run: TrainingFacts) -> tuple[float, bool]:
     return (asked, True) if asked is not None else (limit("staleness"), False)
 
 
-def _counted(run: TrainingFacts) -> Verdict:
+def _counted(run: RunFacts) -> Verdict:
     """verl's fully asynchronous trainer counts stale samples instead."""
     stale, dropped = curve_of(run, _STALE), curve_of(run, _DROPPED)
     if dropped is not None and stale is not None and end_of(dropped) > max(end_of(stale), 1.0):

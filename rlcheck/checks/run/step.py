@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown
-from rlcheck.checks.rol.start import details_of
+from rlcheck.checks.rollout.start import details_of
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 
@@ -21,12 +21,6 @@ def step_goes_through(facts: Facts) -> Verdict:
     Why it matters:
         What no rule foresees shows at the first step: kernels, memory, workers that do not find each other, a reward
         that raises. In a job that waits in a queue that is a day later.
-
-    How to fix:
-        Mend the error that is named; the stage says how far it came.
-
-    References:
-        https://docs.ray.io/en/latest/ray-observability/user-guides/configure-logging.html
     """
     smoke = need(facts.smoke)
     failure = smoke.failure
@@ -42,8 +36,9 @@ def step_goes_through(facts: Facts) -> Verdict:
     )
 
 
-@check("RUN002", "What the step measured is numbers", needs=("smoke",), playbook="smoke-step-not-finite",
-       caused_by=("RUN001",))  # fmt: skip
+@check("RUN002", "The metrics of the step are finite", needs=("smoke",), playbook="smoke-step-not-finite",
+       caused_by=("RUN001",),
+       problem="A metric of the step is not finite")  # fmt: skip
 def metrics_are_finite(facts: Facts) -> Verdict:
     """No metric of the step is NaN or infinite.
 
@@ -53,12 +48,6 @@ def metrics_are_finite(facts: Facts) -> Verdict:
     Why it matters:
         A loss that is NaN in the first step stays so: every weight is NaN after the first update, and the run goes on
         to train nothing.
-
-    How to fix:
-        See which metric is first: a loss points to log-probabilities or advantages, a norm to the dtype of the model.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html
     """
     smoke = need(facts.smoke)
     if smoke.failure is not None:

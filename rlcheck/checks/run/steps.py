@@ -18,13 +18,13 @@ from rlcheck.checks.run.behaviour import (
 )
 from rlcheck.checks.run.causes import DRIFT
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.settings import CLIPS, EPOCHS, LR, kind_of_model, override, several_updates, usual_lr
 from rlcheck.checks.run.spikes import spikes_of
-from rlcheck.curves.look import left_band, median, steps_words, window
 from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import left_band, median, steps_words, window
 
 _SHOWN = (STEP_KL, CLIPPED, "actor/entropy", "critic/score/mean", GRAD_NORM, "actor/lr")
 
@@ -49,14 +49,6 @@ def step_size(facts: Facts) -> Verdict:
     Why it matters:
         Adam moves each weight by about the learning rate at every step. Steps that are too large break the policy in
         the first few, and it does not come back.
-
-    How to fix:
-        Lower the learning rate, to the usual one of such a model if it is far above it, else by half.
-
-    References:
-        https://arxiv.org/abs/1412.6980
-        https://spinningup.openai.com/en/latest/algorithms/ppo.html
-        https://verl.readthedocs.io/en/latest/examples/config.html
     """
     run = run_of(facts)
     rate, kl = largest_rate(run), curve_of(run, STEP_KL)
@@ -81,23 +73,23 @@ def step_size(facts: Facts) -> Verdict:
     return passed(", ".join(words))
 
 
-def largest_rate(run: TrainingFacts) -> float | None:
+def largest_rate(run: RunFacts) -> float | None:
     """The largest learning rate of the policy: as it was used, else as the config says."""
     used = curve_of(run, "actor/lr")
     return max(used.values) if used is not None else number_setting(run, LR)
 
 
-def _suspect(run: TrainingFacts) -> float:
+def _suspect(run: RunFacts) -> float:
     kind = kind_of_model(run)
     return limit("suspect_lr_of_full_model") if kind == "full" else limit("suspect_lr")
 
 
-def _plain_sgd(run: TrainingFacts) -> bool:
+def _plain_sgd(run: RunFacts) -> bool:
     """Whether steps are as long as the gradient, so that the rate alone says nothing."""
     return "sgd" in str(setting(run, "actor_rollout_ref.actor.optim.optimizer", "optim") or "").lower()
 
 
-def broken_since(run: TrainingFacts) -> int | None:
+def broken_since(run: RunFacts) -> int | None:
     """The first step from which steps of the policy stay too large; None if there is none, or a spike comes first."""
     kl = curve_of(run, STEP_KL)
     if kl is None:
@@ -109,18 +101,18 @@ def broken_since(run: TrainingFacts) -> int | None:
     if since is None and any(abs(value) > 5 * most for value in early) and _hit(run, kl.steps[0]):
         since = kl.steps[0]
     spike = min((found.step for found in spikes_of(run, "actor")), default=None)
-    # What a single gradient broke is told by RUN031.
+    # What a single gradient broke is reported by RUN031.
     return None if since is not None and spike is not None and kl.steps[0] + 1 < spike <= since else since
 
 
-def _hit(run: TrainingFacts, since: int) -> bool:
+def _hit(run: RunFacts, since: int) -> bool:
     """Whether the clip held most tokens, or the entropy became quite another, in the steps after SINCE."""
     clipped = curve_of(run, CLIPPED)
     later = window(clipped, since, since + NEAR).values if clipped is not None else ()
     return max(later, default=0.0) > limit("broken_clip_fraction") or bool(_entropy_words(run, since))
 
 
-def _shocked_at(run: TrainingFacts) -> int | None:
+def _shocked_at(run: RunFacts) -> int | None:
     """Where no KL of a step is logged: the step among the first after which the entropy is quite another."""
     entropy, move = curve_of(run, *ENTROPY), reward_move(run)
     if entropy is None or move is None or move.up:
@@ -132,7 +124,7 @@ def _shocked_at(run: TrainingFacts) -> int | None:
     return None
 
 
-def broken_words(run: TrainingFacts, since: int | None) -> tuple[str, ...]:
+def broken_words(run: RunFacts, since: int | None) -> tuple[str, ...]:
     """What says that the steps are too large: clip, entropy, reward. Nothing does where the reward rises after them."""
     move = None if since is None else reward_move(run, since + 1)
     if since is None or (move is not None and move.up):
@@ -153,7 +145,7 @@ NEAR = 10
 """Steps after the break that are looked at."""
 
 
-def _entropy_words(run: TrainingFacts, since: int) -> list[str]:
+def _entropy_words(run: RunFacts, since: int) -> list[str]:
     entropy = curve_of(run, *ENTROPY)
     if entropy is None:
         return []
@@ -165,7 +157,7 @@ def _entropy_words(run: TrainingFacts, since: int) -> list[str]:
     return []
 
 
-def _too_fast(run: TrainingFacts, rate: float, since: int | None, broke: tuple[str, ...]) -> Verdict:
+def _too_fast(run: RunFacts, rate: float, since: int | None, broke: tuple[str, ...]) -> Verdict:
     kind = kind_of_model(run)
     usual = usual_lr(run)
     what = {"lora": "LoRA", "tiny": "so small a model"}.get(kind, "full tuning")
@@ -185,7 +177,7 @@ def _stop(since: int) -> dict[str, str]:
     return {"since": str(since), **_USUAL}
 
 
-def _too_far(run: TrainingFacts, rate: float | None, since: int, broke: tuple[str, ...]) -> Verdict:
+def _too_far(run: RunFacts, rate: float | None, since: int, broke: tuple[str, ...]) -> Verdict:
     kl = curve_of(run, STEP_KL)
     later = [abs(value) for value in window(kl, since, run.last_step).values] if kl is not None else []
     # Without the KL, what broke may have broken otherwise.
@@ -203,7 +195,7 @@ def _too_far(run: TrainingFacts, rate: float | None, since: int, broke: tuple[st
     )
 
 
-def _fewer_epochs(run: TrainingFacts) -> dict[str, str]:
+def _fewer_epochs(run: RunFacts) -> dict[str, str]:
     epochs = number_setting(run, EPOCHS)
     return override(run, EPOCHS, 1) if epochs is not None and epochs > limit("many_epochs") else {}
 
@@ -217,7 +209,7 @@ def _sizes(later: list[float], since: int) -> str:
     return f"a KL of {usual:.3g} in a step ({max(later):.3g} at most), from step {since} on"
 
 
-def _hardly_moves(run: TrainingFacts, kl: Curve, rate: float) -> bool:
+def _hardly_moves(run: RunFacts, kl: Curve, rate: float) -> bool:
     """A rate far below the usual one, several updates after which the policy is almost the same, nothing learned."""
     clipped, move = curve_of(run, CLIPPED), reward_move(run)
     if not kind_of_model(run) or rate > 0.1 * usual_lr(run) or not several_updates(run) or rounded_away(run):
@@ -228,7 +220,7 @@ def _hardly_moves(run: TrainingFacts, kl: Curve, rate: float) -> bool:
     return tiny and (clipped is None or not median(clipped.values))
 
 
-def rounded_away(run: TrainingFacts) -> bool:
+def rounded_away(run: RunFacts) -> bool:
     """Whether steps are below the spacing of weights in bfloat16, and neither reward nor policy moves."""
     rate, kl, move = largest_rate(run), curve_of(run, STEP_KL), reward_move(run)
     if setting(run, KEPT_IN) not in ("bfloat16", "bf16") or rate is None or rate >= limit("bfloat16_step"):
@@ -238,24 +230,26 @@ def rounded_away(run: TrainingFacts) -> bool:
     return (median(abs(value) for value in kl.values) or 0.0) <= limit("tiny_step_kl")
 
 
-def _too_short(run: TrainingFacts, kl: Curve, rate: float) -> Verdict:
+def _too_short(run: RunFacts, kl: Curve, rate: float) -> Verdict:
     usual = median(abs(value) for value in kl.values) or 0.0
     return warn(
         f"a learning rate near {usual_lr(run):g}, with which a policy moves",
         f"a learning rate of {rate:g}: a KL of {usual:.2g} in a step, and a reward that goes from {reward_move(run)}",
+        headline="The policy's steps are too small",
         details=drawn(run, *_SHOWN),
         evidence=(proof(STEP_KL, f"{usual:.3g}", kl.steps[0], kl.steps[-1]),),
         params={**_USUAL, **override(run, LR, usual_lr(run))},
     )
 
 
-def _kl_proof(run: TrainingFacts, first: int) -> tuple[Evidence, ...]:
+def _kl_proof(run: RunFacts, first: int) -> tuple[Evidence, ...]:
     kl = curve_of(run, STEP_KL)
     return () if kl is None else (proof(STEP_KL, f"{start_of(window(kl, first, run.last_step)):.3g}", first),)
 
 
-@check("RUN038", "The clip holds some tokens, not many", needs=NEEDS, playbook="steps-too-large",
-       caused_by=(*DRIFT, "RUN030", "RUN031", "RUN033", "RUN036"))  # fmt: skip
+@check("RUN038", "PPO's clip limits only a small share of the tokens", needs=NEEDS, playbook="steps-too-large",
+       caused_by=(*DRIFT, "RUN030", "RUN031", "RUN033", "RUN036"),
+       problem="The clip holds too many tokens")  # fmt: skip
 def clip_fraction(facts: Facts) -> Verdict:
     """Looks at the share of tokens that PPO's clip holds.
 
@@ -268,13 +262,6 @@ def clip_fraction(facts: Facts) -> Verdict:
     Why it matters:
         A token that the clip holds teaches nothing. Many of them mean that the policy goes too far from the one that
         sampled; some on a step that should be exact mean that its log-probabilities were computed in another way.
-
-    How to fix:
-        Lower the learning rate, or take fewer optimizer steps on each batch.
-
-    References:
-        https://arxiv.org/abs/1707.06347
-        https://github.com/verl-project/verl/issues/6280
     """
     run = run_of(facts)
     curve = curve_of(run, CLIPPED)
@@ -297,6 +284,7 @@ def clip_fraction(facts: Facts) -> Verdict:
         return warn(
             "no token beyond the clip, since each step has one optimizer step",
             f"{median(curve.values) or 0.0:.2%} of the tokens",
+            headline="The clip holds tokens in the first optimizer step",
             details=drawn(run, CLIPPED, STEP_KL),
             evidence=(proof(CLIPPED, f"{median(curve.values) or 0.0:.3g}", run.first_step, run.last_step),),
             params={"updates": "one"},
@@ -308,18 +296,19 @@ def clip_fraction(facts: Facts) -> Verdict:
     return passed(f"{median(curve.values) or 0.0:.2%} of the tokens, at most {max(curve.values):.1%}")
 
 
-def _old_is_new(run: TrainingFacts, curve: Curve) -> Verdict:
+def _old_is_new(run: RunFacts, curve: Curve) -> Verdict:
     return fail(
         "a new policy that differs from the old one after the first optimizer step of a batch",
         f"a KL of a step and a clip fraction of exactly 0 in all {len(curve.values)} steps, while the policy changes:"
         " the old log-probabilities are the new policy's own, and the clip never acts",
+        headline="The old policy is taken for the new one",
         details=drawn(run, STEP_KL, CLIPPED, GRAD_NORM, "actor/lr", "actor/entropy", "critic/score/mean"),
         evidence=(proof(STEP_KL, 0, curve.steps[0], curve.steps[-1]),),
         params={"old": "old log-probabilities"},
     )
 
 
-def never_differs(run: TrainingFacts) -> bool:
+def never_differs(run: RunFacts) -> bool:
     """Whether KL of a step and clip fraction are logged, and exactly 0 in every step."""
     kl, clipped = curve_of(run, STEP_KL), curve_of(run, CLIPPED)
     if kl is None or clipped is None or len(kl.values) < EDGE:
@@ -327,7 +316,7 @@ def never_differs(run: TrainingFacts) -> bool:
     return not any(kl.values) and not any(clipped.values)
 
 
-def policy_moved(run: TrainingFacts) -> bool:
+def policy_moved(run: RunFacts) -> bool:
     """Whether the policy became another one over the run: by hashes of its weights, its reward or its entropy."""
     audit = [one.parameter_hashes for one in value_or(run.audit, ()) if one.parameter_hashes]
     if len(audit) > 1:
@@ -337,7 +326,7 @@ def policy_moved(run: TrainingFacts) -> bool:
     return fell or (move is not None and move.up)
 
 
-def _wider_clip(run: TrainingFacts) -> dict[str, str]:
+def _wider_clip(run: RunFacts) -> dict[str, str]:
     """The override for a clip that is next to nothing for a ratio of tokens; GSPO's ratio is of whole answers."""
     widest = max((number_setting(run, key) or 0.0 for key in CLIPS), default=0.0)
     whole = str(setting(run, "actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla") != "vanilla"
@@ -345,7 +334,7 @@ def _wider_clip(run: TrainingFacts) -> dict[str, str]:
     return override(run, CLIPS[0], 0.2) if set_at_all and widest < limit("least_clip") and not whole else {}
 
 
-def half_rate(run: TrainingFacts) -> dict[str, str]:
+def half_rate(run: RunFacts) -> dict[str, str]:
     """The override that halves the policy's learning rate; empty where the rate is not known."""
     rate = largest_rate(run)
     return override(run, LR, rate / 2) if rate else {}

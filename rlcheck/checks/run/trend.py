@@ -1,4 +1,4 @@
-"""How far a curve has come, in units of its own noise, and where in its range it lies."""
+"""How far a curve has come, in units of its own noise, and where in its range it is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from rlcheck.checks.run.behaviour import REWARD
 from rlcheck.checks.run.common import curve_of
-from rlcheck.curves.look import first_last, noise
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.look import first_last, noise
 
 MEDIAN_TO_MEAN = 1.2533
 """Of a normal distribution, the median of many values scatters by this much more than their mean."""
@@ -65,7 +65,7 @@ class Rewards(NamedTuple):
         return self.high - self.low
 
 
-def rewards_of(run: TrainingFacts) -> Rewards | None:
+def rewards_of(run: RunFacts) -> Rewards | None:
     """The reward of the run; None where it has none. Without extremes by step, those of the mean stand for them."""
     mean = curve_of(run, *REWARD)
     if mean is None:

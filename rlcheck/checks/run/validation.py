@@ -8,18 +8,18 @@ from rlcheck.check import Verdict, check, evidence, fail, passed, skip, warn
 from rlcheck.checks.run.behaviour import REWARD
 from rlcheck.checks.run.causes import ROOTS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of, samples_of
-from rlcheck.checks.run.limits import limit
 from rlcheck.checks.run.trend import Rewards, Rise, rewards_of, rise
-from rlcheck.curves.look import steps_words, window
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.measure.run.limits import limit
+from rlcheck.measure.run.look import steps_words, window
 
 _LEAST = 3
 _SAMPLED = 5
 """Steps with samples, in all of which the same prompts are no chance."""
 
 
-def validation(run: TrainingFacts) -> tuple[str, Curve] | None:
+def validation(run: RunFacts) -> tuple[str, Curve] | None:
     """The validation reward and its name: the mean over all of it, or the first source's; None if there is none."""
     mean = curve_of(run, "val/reward/mean")
     if mean is not None:
@@ -31,7 +31,7 @@ def validation(run: TrainingFacts) -> tuple[str, Curve] | None:
     return None if name is None else (name, run.curves[name])
 
 
-def validation_rises(run: TrainingFacts) -> bool:
+def validation_rises(run: RunFacts) -> bool:
     """Whether validation ends near its best, and above where it began."""
     found = validation(run)
     if found is None or len(found[1].values) < 2:
@@ -52,14 +52,6 @@ def validation_follows(facts: Facts) -> Verdict:
     Why it matters:
         A reward that rises in training alone is learnt by heart, or earned by what validation does not pay for: the
         policy gets worse at the task.
-
-    How to fix:
-        Read samples of both. Check that validation uses the same template, limit of length and reward; stop at the best
-        validation, and take more prompts or fewer epochs.
-
-    References:
-        https://github.com/verl-project/verl/issues/5038
-        https://arxiv.org/abs/2210.10760
     """
     run = run_of(facts)
     rewards, val = rewards_of(run), validation(run)
@@ -70,7 +62,7 @@ def validation_follows(facts: Facts) -> Verdict:
     return found if again is None or found.status == "fail" else again
 
 
-def _compared(rewards: Rewards, val: tuple[str, Curve] | None, run: TrainingFacts) -> Verdict:
+def _compared(rewards: Rewards, val: tuple[str, Curve] | None, run: RunFacts) -> Verdict:
     if val is None:
         return skip("the run has no validation")
     name, curve = val
@@ -83,7 +75,7 @@ def _compared(rewards: Rewards, val: tuple[str, Curve] | None, run: TrainingFact
     return _judge(run, rewards, train, name, curve)
 
 
-def _same_prompts(run: TrainingFacts) -> Verdict | None:
+def _same_prompts(run: RunFacts) -> Verdict | None:
     """The samples of every step answer the same prompts: training sees nothing else."""
     by_step: dict[int, set[str]] = {}
     for row in samples_of(run):
@@ -97,11 +89,11 @@ def _same_prompts(run: TrainingFacts) -> Verdict | None:
         "other prompts from step to step",
         f"{words}, {steps_words(steps[0], steps[-1])}: what is learnt for them need not hold for others",
         details=drawn(run, REWARD[0], "val/reward/mean"),
-        evidence=(evidence("training.samples", words, "prompts of samples, by step"),),
+        evidence=(evidence("run.samples", words, "prompts of samples, by step"),),
     )
 
 
-def _judge(run: TrainingFacts, rewards: Rewards, train: Rise, name: str, curve: Curve) -> Verdict:
+def _judge(run: RunFacts, rewards: Rewards, train: Rise, name: str, curve: Curve) -> Verdict:
     first, last = curve.steps[0], curve.steps[-1]
     gained, best = curve.values[-1] - curve.values[0], max(curve.values)
     words = (f"training {train.first:.4g} to {train.last:.4g}, validation {curve.values[0]:.4g} to "

@@ -62,7 +62,7 @@ _SIGNAL = {
     signal.SIGHUP: "the terminal or ssh session that started it was closed (SIGHUP)",
     signal.SIGINT: "interrupted from the keyboard (SIGINT)",
     signal.SIGILL: "an instruction that this processor does not have (SIGILL)",
-    signal.SIGABRT: "the program gave up by itself (SIGABRT); its reason stands above",
+    signal.SIGABRT: "the program gave up by itself (SIGABRT); its reason is above",
     signal.SIGBUS: "a bus error (SIGBUS): usually /dev/shm is full, or a mapped file was cut short",
     signal.SIGFPE: "an arithmetic error (SIGFPE)",
     signal.SIGKILL: "killed from outside (SIGKILL): nearly always the kernel, because host memory ran out",
@@ -82,7 +82,7 @@ _NCCL = {
 _COMPLETION = {
     1: "a message was longer than its buffer",
     4: "a memory region was not registered, or access to it was not allowed",
-    5: "the queue had already failed; the first error of this connection stands above or on the other node",
+    5: "the queue had already failed; the first error of this connection is above or on the other node",
     10: "the other side did not allow the access to its memory",
     11: "the other side could not carry the operation out",
     12: "the card repeated its packets and never had an answer: the other card is unreachable, its process has ended,"
@@ -116,7 +116,7 @@ _XID = {
     136: ("an NVLink could not be trained", "reset the GPU"),
     140: ("a memory error that could not be repaired", "reset the GPU"),
     143: ("the GPU could not be initialised", "reset the GPU"),
-    154: ("the driver says what the GPU needs; the action stands in its text", "do what the text says"),
+    154: ("the driver says what the GPU needs; the action is in its text", "do what the text says"),
 }
 _DOCKER = tuple(ipaddress.ip_network(net) for net in ("172.17.0.0/16", "172.18.0.0/16"))
 """What Docker gives its first two bridges; later ones share their range with real networks."""

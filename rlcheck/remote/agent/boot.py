@@ -1,8 +1,8 @@
 """The start of every program that the doctor sends to another interpreter: agents, ranks, the Ray driver.
 
-`python -u -c ONE_LINER` (see `rlcheck/cluster/program.py`) reads one line of JSON from standard input: this text as
-`boot`, the program's `sources` (module name to text), its `entry` (`module:function`) and what else it needs. Then
-`run` calls the entry as `function(argument, wire)`.
+`python -u -c ONE_LINER` (see `rlcheck/measure/cluster/program.py`) reads one line of JSON from standard input: this
+text as `boot`, the program's `sources` (module name to text), its `entry` (`module:function`) and what else it needs.
+Then `run` calls the entry as `function(argument, wire)`.
 """
 
 import importlib
@@ -67,7 +67,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when `parent`, which started it, dies.
 
-    Only on Linux, and not where a wrapper (`docker exec`, `uv run`) stands between: there the end of standard input is
+    Only on Linux, and not where a wrapper (`docker exec`, `uv run`) is between: there the end of standard input is
     all that tells.
     """
     if os.getppid() != parent:

@@ -96,7 +96,7 @@ def hello(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def own_address(reached_by: str) -> str:
-    """This machine's address on the way to whoever started the agent by ssh or srun; "" when it cannot be told."""
+    """This machine's address on the way to whoever started the agent by ssh or srun; "" when it is not known."""
     if reached_by == "ssh":  # client address, client port, server address, server port
         parts = os.environ.get("SSH_CONNECTION", "").split()
         return parts[2] if len(parts) == 4 else ""

@@ -1,4 +1,4 @@
-"""Is the result of a collective right? If not: where, what stood there, and whose part would explain it."""
+"""Is the result of a collective right? If not: where, what was there, and whose part would explain it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One rank: says hello, joins the groups that it is told to, runs their steps and reports each before and after.
 
 Messages in: join, run, leave, status, ras. Messages out carry `at`: hello, unfit, store, enter, leave, failed, left,
-status, ras. A second thread answers `status` even while a step hangs: who waits and who is gone can be told apart.
+status, ras. A second thread answers `status` even while a step hangs: who waits and who is gone can be distinguished.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import correctness, device, group, timing
 
 SETTINGS = ("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_")
 NO_SETTINGS = ("NCCL_VERSION",)
-"""What NVIDIA's images tell of themselves; no library reads it."""
+"""What NVIDIA's images say of themselves; no library reads it."""
 LOG_VARIABLE = "RLCHECK_NCCL_LOG"
 """The file for NCCL's log; without it the settings of NCCL_DEBUG stay as they are."""
 LOG_LIMIT_BYTES = 256 << 10
@@ -47,7 +47,7 @@ class Program:
         self.history = timing.History(0.0)
 
     def listen(self) -> None:
-        """Read messages for ever; when the doctor is gone, end at once, whatever the main thread hangs in."""
+        """Read messages forever; when the doctor is gone, end at once, whatever the main thread hangs in."""
         while True:
             message = self.wire.hear()
             if message is None:

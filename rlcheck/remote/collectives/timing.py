@@ -110,7 +110,7 @@ def _prepare(place: Place, collective: str, num_bytes: int) -> tuple[Call, int]:
 
 
 def _agree(place: Place, *seconds: float) -> list[float]:
-    """The longest times of all ranks: what follows from them must be the same for all, or somebody waits for ever."""
+    """The longest times of all ranks: what follows from them must be the same for all, or somebody waits forever."""
     agreed = place.torch.tensor(seconds, dtype=place.torch.float32, device=place.device)
     place.dist.all_reduce(agreed, op=place.dist.ReduceOp.MAX)
     return [float(number) for number in agreed.cpu()]

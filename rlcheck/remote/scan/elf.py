@@ -1,7 +1,8 @@
 """Reading ELF files: what a shared object asks of the dynamic linker, and whether it defines a symbol.
 
 Reads the few ranges that are needed with `pread`. A mapped file would kill the process when it is truncated below our
-feet or when a network file system gives up; a failed read is only an `OSError`.
+feet or when a network file system gives up; a failed read is only an `OSError`. The doctor's own process reads NCCL's
+and torch's libraries with it, too.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Elf:
 
     def _read(self, offset: int, size: int) -> bytes:
         if offset < 0 or size < 0 or offset > self._size or size > _TABLE_LIMIT_BYTES:
-            raise ElfError("a table of the ELF file lies outside the file")
+            raise ElfError("a table of the ELF file is outside the file")
         return os.pread(self._fd, min(size, self._size - offset), offset)
 
     def _read_headers(self) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
@@ -138,7 +139,7 @@ class Elf:
         for address, offset, size in self._loads:
             if address <= values[0] < address + size:
                 return values[0] - address + offset
-        raise ElfError("a dynamic table lies outside the loaded segments")
+        raise ElfError("a dynamic table is outside the loaded segments")
 
     def _string(self, offset: int) -> str:
         return self._name(offset, 4096).decode("utf-8", "replace")
@@ -162,7 +163,7 @@ class Elf:
         return section != 0 and self._name(name, len(symbol) + 1) == symbol
 
     def _unhashed_count(self) -> int:
-        """How many symbols stand before those of the GNU hash table; the undefined ones are all among them."""
+        """How many symbols are before those of the GNU hash table; the undefined ones are all among them."""
         if self._values(_GNU_HASH):
             first = struct.unpack("<II", self._read(self._offset(_GNU_HASH), 8))[1]
             if first > 1:

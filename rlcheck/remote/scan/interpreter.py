@@ -82,7 +82,7 @@ def _pre_release() -> str:
 
 
 def libc(root: str) -> str:
-    """The C library and its version: "glibc 2.36", "musl", or "" when it cannot be told."""
+    """The C library and its version: "glibc 2.36", "musl", or "" when it is not known."""
     try:
         name = os.confstr("CS_GNU_LIBC_VERSION")
     except (AttributeError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Where the import system would find a module, told from directory listings."""
+"""Where the import system would find a module, read from directory listings."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ shift
 sizes=("$@")
 [ "$#" -gt 0 ] || sizes=(0.5B 1.5B)
 cd "$(dirname "$0")/../../.." || exit 1
-export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+export PYTHONPATH=$PWD:$PWD/trainer${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 limit=${LIMIT_S:-530} part=${PART_S:-150}
 models=$(mktemp -d /tmp/drift-XXXXXX)
 trap 'rm -rf "$models"' EXIT

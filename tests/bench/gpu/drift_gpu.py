@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from rlcheck import __version__
-from rlcheck.cli.active import recorded, write_record
-from rlcheck.drift.engine import DriftOptions, examine_drift
+from rlcheck.cli.facts_files import recorded, write_record
 from rlcheck.facts.base import Fact, known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.drift import DriftFacts, OperationGap
-from rlcheck.runs.whole import read_whole
+from rlcheck.measure.config.whole import read_whole
+from rlcheck.measure.drift.bridge import DriftOptions, examine_drift
 
 
 def measure(record: Path, config: str, overrides: Sequence[str], batch_invariant: bool, operations: bool) -> None:

@@ -16,8 +16,8 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rltrain.toy.tokenizer import build_tokenizer
 from tests.bench.gpu.memory_configs import SIZES
-from trainer.toy.tokenizer import build_tokenizer
 
 LOGIT_STD = 5.0
 """With 150,000 tokens: an entropy of about 3.4 nats, largest logits above 20. With more, samples run into loops."""

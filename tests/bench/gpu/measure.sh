@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../../.." || exit 1
 for gpus in "${@:-1}"; do
   run=$out/grpo-$gpus
   devices=$(seq -s, 0 $((gpus - 1)))
-  CUDA_VISIBLE_DEVICES=$devices timeout 400 python3 -c 'from trainer.cli import main; main()' \
+  CUDA_VISIBLE_DEVICES=$devices timeout 400 python3 -m rltrain \
     run tests/bench/gpu/grpo-0.5b.yaml trainer.default_local_dir="$run" trainer.n_gpus_per_node="$gpus" ${RLTRAIN_OPTIONS:-} ||
     echo "exit code $?"
   python3 tests/bench/gpu/report.py "$run"

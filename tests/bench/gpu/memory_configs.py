@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcheck.facts.base import known
-from rlcheck.facts.run import (
+from rlcheck.facts.config import (
     AlgorithmSpec,
+    ConfigFacts,
     DataSpec,
     ModelFacts,
     ModelUse,
     RoleSpec,
     RolloutSpec,
-    RunFacts,
     RunSpec,
     Sharding,
 )
@@ -109,7 +109,7 @@ class Case:
     oom: bool = False
     """It was seen to run out of memory on an H200."""
 
-    def facts(self) -> RunFacts:
+    def facts(self) -> ConfigFacts:
         """As a reader of configs would give it."""
         use = ModelUse(
             path=self.model, gradient_checkpointing=self.checkpointing, remove_padding=self.packed, lora_rank=self.lora
@@ -167,7 +167,7 @@ class Case:
         )
         model = known(ModelFacts(path=self.model, source="shape", sizes=SIZES[self.model]))
         roles = ["actor", *(["critic"] if self.critic else []), *(["ref"] if self.ref else [])]
-        return RunFacts(framework="rltrain", source=self.name, spec=spec, models=dict.fromkeys(roles, model))
+        return ConfigFacts(framework="rltrain", source=self.name, spec=spec, models=dict.fromkeys(roles, model))
 
 
 FIT: tuple[Case, ...] = (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from rltrain.core.errors import UserError
+from rltrain.measure.memory.plugin import run
 from tests.bench.gpu import memory_configs
-from trainer.errors import UserError
-from trainer.memory.probe import run
 
 
 def main(out: Path, names: list[str], engine: bool) -> None:

@@ -11,7 +11,7 @@ set -u
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../../.." || exit 1
-export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} PYTHONPATH=$PWD:$PWD/trainer${PYTHONPATH:+:$PYTHONPATH}
 used() {
   nvidia-smi --id="$CUDA_VISIBLE_DEVICES" --query-gpu=memory.used --format=csv,noheader
 }
@@ -52,8 +52,8 @@ wait $hog 2>/dev/null
 python3 - "$out/toy" "${model[@]}" <<'PY'
 import sys
 from pathlib import Path
-from trainer.config import load
-from trainer.toy.make import make_toy
+from rltrain.config import load
+from rltrain.toy.make import make_toy
 make_toy(load("toy-grpo", sys.argv[2:]), Path(sys.argv[1]))
 PY
 VLLM_SERVER_DEV_MODE=1 python3 -m vllm.entrypoints.openai.api_server --model "$out/toy/model" --served-model-name tiny \
@@ -73,7 +73,7 @@ echo "one training step:"
 python3 - "$out/smoke" "${model[@]}" <<'PY'
 import json, sys
 from pathlib import Path
-from rlcheck.active_child import ProbeFailed, run_probe
+from rlcheck.measure.plugin import ProbeFailed, run_probe
 directory = Path(sys.argv[1])
 directory.mkdir(exist_ok=True)
 request = {"source": "toy-grpo", "overrides": sys.argv[2:], "directory": str(directory)}
@@ -82,7 +82,7 @@ try:
 except ProbeFailed as error:
     sys.exit(f"{error}\n" + "\n".join(error.tail))
 kept = ("actor/loss", "actor/grad_norm", "training/rollout_probs_diff_mean", "perf/device_memory_used_gb")
-print(found["seconds"], "s", found["error"] or {name: found["metrics"].get(name) for name in kept})
+print(found["seconds"], "s", found.get("failure") or {name: found["metrics"].get(name) for name in kept})
 (directory / "smoke.json").write_text(json.dumps(found, indent=1))
 PY
 echo "GPU after: $(used)"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from rlcheck import engine
-from rlcheck.checks.gpu import CHECKS
+from rlcheck import judging
+from rlcheck.checks import family_checks
 from rlcheck.facts.document import Facts, decode, encode
+from rlcheck.finding import Finding
 from rlcheck.playbook import Library
-from rlcheck.report.model import Finding
+
+CHECKS = family_checks("GPU")
 
 BY_ID = {check.id: check for check in CHECKS}
 LIBRARY = Library()
@@ -14,4 +16,4 @@ LIBRARY = Library()
 
 def judge(check_id: str, facts: Facts) -> Finding:
     """The finding, after a round trip through JSON."""
-    return engine.judge(decode(encode((facts,)))[0], (BY_ID[check_id],), LIBRARY)[0]
+    return judging.judge(decode(encode((facts,)))[0], (BY_ID[check_id],), LIBRARY)[0]

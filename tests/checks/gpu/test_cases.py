@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rlcheck import engine
-from rlcheck.checks.gpu import CHECKS
+from rlcheck import judging
+from rlcheck.checks import family_checks
 from rlcheck.facts.base import MissingKind, missing
 from rlcheck.facts.document import Facts, decode, encode
 from rlcheck.facts.gpu import Fabric, NvLinks
 from tests.checks.gpu.cases import CASES, devices, doc, gpus, h200, nvidia, pci, torch
 from tests.checks.gpu.judging import LIBRARY, judge
+
+CHECKS = family_checks("GPU")
 
 # What each finding must say: status, and words of its message.
 FIRES = {
@@ -90,7 +92,7 @@ def test_stays_quiet(check_id: str) -> None:
 
 def worst(facts: Facts) -> dict[str, str]:
     """ID and message of every problem."""
-    findings = engine.judge(decode(encode((facts,)))[0], CHECKS, LIBRARY)
+    findings = judging.judge(decode(encode((facts,)))[0], CHECKS, LIBRARY)
     return {f.id: f.message for f in findings if f.status in {"fail", "warn", "error", "unknown"}}
 
 
@@ -137,7 +139,7 @@ def test_a_dead_driver_makes_nothing_pass() -> None:
     """NVML that fails is one failure; the rest could not be looked at."""
     refused = missing(MissingKind.ERROR, "NVML: LIB_RM_VERSION_MISMATCH")
     facts = doc(nvidia(source="", init_error="LIB_RM_VERSION_MISMATCH", devices=refused, cuda_driver=refused), torch())
-    statuses = {f.id: f.status for f in engine.judge(facts, CHECKS, LIBRARY)}
+    statuses = {f.id: f.status for f in judging.judge(facts, CHECKS, LIBRARY)}
     assert statuses["GPU004"] == "fail"
     assert {statuses[f"GPU{n:03}"] for n in (5, 9, 11, 14, 19, 24, 29)} <= {"unknown", "skip"}
 
@@ -153,12 +155,12 @@ def test_hostile_facts_break_no_check() -> None:
     variables = {"CUDA_VISIBLE_DEVICES": "9" * 5000 + ",GPU-,MIG-,,\x00", "ROCR_VISIBLE_DEVICES": ",,,",
                  "HIP_VISIBLE_DEVICES": "-", "NVIDIA_DRIVER_CAPABILITIES": ",", "SLURM_JOB_ID": ""}  # fmt: skip
     facts = doc(nvidia(weird, weird, cuda_driver=missing(MissingKind.ERROR, "?")), python, variables, "docker")
-    findings = engine.judge(facts, CHECKS, LIBRARY)
+    findings = judging.judge(facts, CHECKS, LIBRARY)
     assert [f.message for f in findings if f.status == "error"] == []
 
 
 def test_an_empty_machine_is_unknown_everywhere() -> None:
-    assert {f.status for f in engine.judge(Facts(), CHECKS, LIBRARY)} == {"unknown"}
+    assert {f.status for f in judging.judge(Facts(), CHECKS, LIBRARY)} == {"unknown"}
 
 
 def test_a_driver_without_its_gpus_is_skipped_once_said() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcheck import engine
+from rlcheck import judging
 from rlcheck.checks import family_checks
 from rlcheck.checks.gpu.cuda import decoded, runs_on
 from rlcheck.facts.base import MissingKind, absent, known, missing
@@ -40,6 +40,7 @@ def test_f03_driver_floor(driver: str, number: int | None, cuda: str, status: st
     assert judge("GPU008", facts).status == status
 
 
+@pytest.mark.row("F03")
 def test_f03_says_what_torch_says_and_the_way_out() -> None:
     facts = doc(nvidia(h200(), driver_version=known("570.86.10"), cuda_driver=known(12080)), torch())
     finding = judge("GPU008", facts)
@@ -86,7 +87,7 @@ def test_no_architecture_list_is_unknown() -> None:
 def test_a_cpu_torch_is_told_once() -> None:
     assert judge("GPU037", doc(nvidia(*devices()), torch("2.13.0+cpu", cuda=""))).status == "skip"
     facts = doc(nvidia(*devices()), torch("2.13.0+cpu", cuda=""))
-    told = [f for f in engine.judge(facts, family_checks("ENV"), Library()) if f.status == "fail"]
+    told = [f for f in judging.judge(facts, family_checks("ENV"), Library()) if f.status == "fail"]
     assert [finding.id for finding in told] == ["ENV014"]
 
 

@@ -14,6 +14,7 @@ DIFFER = {"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "2,3"}
 ONLY_CUDA = {"CUDA_VISIBLE_DEVICES": "0,1"}
 
 
+@pytest.mark.row("F23")
 @pytest.mark.parametrize(
     ("ray", "only_cuda", "both", "differ"),
     [
@@ -54,6 +55,7 @@ def test_duplicate_hip_index() -> None:
     assert judge("GPU045", amd({"HIP_VISIBLE_DEVICES": "9", "ROCR_VISIBLE_DEVICES": "0"})).status == "skip"
 
 
+@pytest.mark.row("F55")
 @pytest.mark.parametrize(
     ("hip_version", "value", "status"),
     [("6.4.43482", None, "warn"), ("6.4.43482", "0", "pass"), ("6.4.43482", "1", "warn"), ("7.0.1", None, "pass"),
@@ -64,6 +66,7 @@ def test_f55_msccl(hip_version: str, value: str | None, status: str) -> None:
     assert judge("GPU046", amd(variables, hip_version=hip_version)).status == status
 
 
+@pytest.mark.row("F55")
 @pytest.mark.parametrize(("hip_version", "gfx", "status"), [("7.13.0", "gfx90a", "warn"), ("7.2.0", "gfx90a", "skip"),
                                                             ("7.14.0", "gfx942", "skip")])  # fmt: skip
 def test_f55_scratch_reclaim(hip_version: str, gfx: str, status: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from rlcheck.facts.base import known, need
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, SampleRow
+from rlcheck.facts.run import Curve, SampleRow
 from tests.checks.run.simulated import (
     ROLLOUT,
     Answer,
@@ -57,7 +57,7 @@ def by_length(answer: Answer) -> float:
 
 def with_nan(facts: Facts, name: str, steps: tuple[int, ...]) -> Facts:
     """The metric NAME has no number at STEPS."""
-    run = need(facts.training)
+    run = need(facts.run)
     old = run.curves[name]
     kept = [(step, value) for step, value in zip(old.steps, old.values, strict=True) if step not in steps]
     curve = Curve(steps=tuple(s for s, _ in kept), values=tuple(v for _, v in kept), nonfinite=steps)
@@ -66,7 +66,7 @@ def with_nan(facts: Facts, name: str, steps: tuple[int, ...]) -> Facts:
 
 def changed(facts: Facts, **fields: Any) -> Facts:
     """The run with other fields."""
-    return Facts(training=known(msgspec.structs.replace(need(facts.training), **fields)))
+    return Facts(run=known(msgspec.structs.replace(need(facts.run), **fields)))
 
 
 def without_samples(facts: Facts) -> Facts:
@@ -87,13 +87,13 @@ def at_steps(values: dict[int, float]) -> Curve:
 
 def validated(facts: Facts, values: dict[int, float], **more: Curve) -> Facts:
     """The run with a validation reward."""
-    run = need(facts.training)
+    run = need(facts.run)
     return changed(facts, curves={**run.curves, "val/reward/mean": at_steps(values), **more})
 
 
 def sources(facts: Facts, **means: list[float]) -> Facts:
     """Rewards by data source."""
-    run = need(facts.training)
+    run = need(facts.run)
     steps = tuple(range(1, 31))
     more = {f"reward/{name}/mean": Curve(steps=steps, values=tuple(values)) for name, values in means.items()}
     more |= {f"reward/{name}/zero_share": Curve(steps=steps, values=tuple(float(not value) for value in values))
@@ -104,7 +104,7 @@ def sources(facts: Facts, **means: list[float]) -> Facts:
 def parts(facts: Facts, **means: list[float]) -> Facts:
     """Rewards of one source, by part."""
     made = sources(facts, math=RISING)
-    run, steps = need(made.training), tuple(range(1, 31))
+    run, steps = need(made.run), tuple(range(1, 31))
     more = {f"reward/math/{name}/mean": Curve(steps=steps, values=tuple(values)) for name, values in means.items()}
     return changed(made, curves={**run.curves, **more})
 
@@ -117,7 +117,7 @@ PLAIN = " ".join(
 GOOD = simulate(Policy())
 GONE = Facts().rollout
 PPO = simulate(Policy(advantages=whitened, estimator="gae"))
-ONE_EACH = changed(PPO, settings={**need(PPO.training).settings, f"{ROLLOUT}.n": 1})
+ONE_EACH = changed(PPO, settings={**need(PPO.run).settings, f"{ROLLOUT}.n": 1})
 RISEN = simulate(Policy(), critic__score__mean=RISING)
 STILL = simulate(Policy(skill=lambda progress: 0.3))
 FLIPPED = simulate(Policy(reward=always(negative)))
@@ -143,7 +143,7 @@ ONE_SIGN = changed(simulate(Policy(advantages=raw)), settings={})
 DISCOUNTED = changed(
     simulate(Policy(advantages=whitened, estimator="gae"), critic__returns__mean=[0.1] * 30,
              critic__rewards__mean=[0.2] * 30, response_length__mean=[5.0] * 30),
-    settings={**need(PPO.training).settings, "algorithm.gamma": 0.5})  # fmt: skip
+    settings={**need(PPO.run).settings, "algorithm.gamma": 0.5})  # fmt: skip
 SHORT = without_samples(simulate(Policy(limit=6, ends=0.1)))
 LONGER = simulate(Policy(), response_length__mean=[3.0 + step for step in range(30)], critic__score__mean=DROPPING)
 
@@ -233,7 +233,7 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     ),
     "RUN020": (
         sources(GOOD, math=RISING, easy=[0.99] * 30),
-        sources(changed(GOOD, curves={**need(GOOD.training).curves, "reward/code/count": at_steps({1: 5000.0})}),
+        sources(changed(GOOD, curves={**need(GOOD.run).curves, "reward/code/count": at_steps({1: 5000.0})}),
                 math=RISING, code=[0.0] * 30),
         changed(GOOD, curves={f"val-core/{name}/reward/mean@1": at_steps({0: mean, 10: mean, 20: mean, 30: mean})
                               for name, mean in (("openai/gsm8k", 0.4), ("math", 0.0))}),
@@ -242,10 +242,10 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     "RUN021": (validated(RISEN, {0: 0.3, 10: 0.31, 20: 0.29, 30: 0.3}), TWO_PROMPTS),
     "RUN022": (
         BANNED,
-        changed(NEVER_ENDS, settings={**need(NEVER_ENDS.training).settings, f"{ROLLOUT}.ignore_eos": True}),
-        changed(NEVER_ENDS, settings={**need(NEVER_ENDS.training).settings, f"{ROLLOUT}.min_tokens": 6}),
-        Facts(training=known(msgspec.structs.replace(
-            need(GOOD.training), settings={f"{ROLLOUT}.ignore_eos": True}, curves={}))),
+        changed(NEVER_ENDS, settings={**need(NEVER_ENDS.run).settings, f"{ROLLOUT}.ignore_eos": True}),
+        changed(NEVER_ENDS, settings={**need(NEVER_ENDS.run).settings, f"{ROLLOUT}.min_tokens": 6}),
+        Facts(run=known(msgspec.structs.replace(
+            need(GOOD.run), settings={f"{ROLLOUT}.ignore_eos": True}, curves={}))),
         simulate(Policy(), response_length__min=[3.0] * 15 + [6.0] * 15, critic__score__mean=DROPPING),
         changed(without_samples(simulate(Policy(ends=0.0), ("response_length/clip_ratio",))), settings={}),
     ),
@@ -273,7 +273,7 @@ OTHER_QUIET: dict[str, tuple[Facts, ...]] = {
     "RUN012": (PPO, simulate(Policy(reward=always(constant)))),
     "RUN013": (ONE_EACH,),
     "RUN014": (ONE_EACH,),
-    "RUN015": (GOOD, changed(DISCOUNTED, settings={**need(DISCOUNTED.training).settings, "algorithm.gamma": 0.99}),
+    "RUN015": (GOOD, changed(DISCOUNTED, settings={**need(DISCOUNTED.run).settings, "algorithm.gamma": 0.99}),
                simulate(Policy(advantages=centred, estimator="rloo")), simulate(Policy(estimator="opo")),
                simulate(Policy(reward=always(constant), advantages=whitened, estimator="gae"))),
     "RUN016": (simulate(Policy(steps=10)), FALLING),

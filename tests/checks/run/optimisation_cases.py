@@ -6,7 +6,7 @@ import msgspec
 
 from rlcheck.facts.base import absent, known
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import AuditStep
+from rlcheck.facts.run import AuditStep
 from tests.checks.run.synthetic import ACTOR, curve, healthy_audit, healthy_curves, made_run
 
 GOOD = made_run()
@@ -108,7 +108,10 @@ CASES: dict[str, tuple[Facts, Facts]] = {
 
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     "RUN030": (made_run({"actor/ppo_kl": [0.3] * 40, "critic/score/mean": FALLING}),),
-    "RUN032": (PILED_UP,),
+    "RUN032": (
+        PILED_UP,
+        made_run({"actor/grad_norm": [0.1 * 1.15**step for step in range(40)]}, settings={f"{ACTOR}.grad_clip": None}),
+    ),
     "RUN036": (CHARGED_NOT, REFERENCE_MOVES),
     "RUN038": (OLD_IS_NEW, HELD_AT_ONCE),
     "RUN039": (UNMOVED_CRITIC,),

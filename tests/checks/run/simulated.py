@@ -11,7 +11,7 @@ from typing import Any
 
 from rlcheck.facts.base import absent, known
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, SampleRow, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts, SampleRow
 
 ROLLOUT = "actor_rollout_ref.rollout"
 Reward = Callable[["Answer"], float]
@@ -108,7 +108,7 @@ def simulate(policy: Policy, drop: Sequence[str] = (), **curves: Sequence[float]
                      [: policy.samples]]  # fmt: skip
     replaced = {name.replace("__", "/"): values for name, values in curves.items()}
     whole = {name: values for name, values in {**table, **replaced}.items() if values is not None and name not in drop}
-    return Facts(training=known(TrainingFacts(
+    return Facts(run=known(RunFacts(
         source="runs/simulated", framework="rltrain", outcome="finished", num_steps=policy.steps, first_step=1,
         last_step=policy.steps, total_steps=policy.steps, settings=_settings(policy),
         curves={name: Curve(steps=tuple(range(1, 1 + len(values))), values=tuple(values))

@@ -11,7 +11,7 @@ import msgspec
 
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import AuditStep, Curve, TrainingFacts
+from rlcheck.facts.run import AuditStep, Curve, RunFacts
 
 ACTOR = "actor_rollout_ref.actor"
 SETTINGS: dict[str, Any] = {
@@ -122,7 +122,7 @@ def made_run(
         if values is not None:
             there[name] = curve(values)
     said = {key: value for key, value in {**SETTINGS, **(settings or {})}.items() if value is not ...}
-    whole = TrainingFacts(
+    whole = RunFacts(
         source="runs/made",
         framework="rltrain",
         outcome="finished",
@@ -134,13 +134,13 @@ def made_run(
         curves=there,
         audit=known(healthy_audit(steps)),
     )
-    return Facts(training=known(msgspec.structs.replace(whole, **fields)))
+    return Facts(run=known(msgspec.structs.replace(whole, **fields)))
 
 
 def only(*names: str, **fields: Any) -> Facts:
     """A run of another framework that logs NAMES of the healthy curves, and has no config."""
     there = healthy_curves()
-    run = TrainingFacts(
+    run = RunFacts(
         source="runs/other",
         framework="trl",
         num_steps=40,
@@ -148,4 +148,4 @@ def only(*names: str, **fields: Any) -> Facts:
         last_step=40,
         curves={name: there[name] for name in names},
     )
-    return Facts(training=known(msgspec.structs.replace(run, **fields)))
+    return Facts(run=known(msgspec.structs.replace(run, **fields)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcheck.checks.run.limits import health, limit
+from rlcheck.measure.run.limits import health, limit
 
 CHECKS = Path(__file__).resolve().parents[3] / "rlcheck" / "checks"
 CODE = "".join(path.read_text(encoding="utf-8") for path in CHECKS.rglob("*.py"))

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcheck import engine
+from rlcheck import judging
 from rlcheck.check import Check
 from rlcheck.checks import family_checks
 from rlcheck.facts.base import known, need
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import Curve, TrainingFacts
+from rlcheck.facts.run import Curve, RunFacts
+from rlcheck.finding import Finding
 from rlcheck.playbook import Library
-from rlcheck.report.model import Finding
 from tests.checks.run import learning_cases as made
 from tests.checks.run.simulated import Policy, grouped, simulate, whitened
 
@@ -27,7 +27,7 @@ QUIET = [(id, facts) for id, several in made.OTHER_QUIET.items() for facts in se
 
 
 def judged(id: str, facts: Facts) -> Finding:
-    return engine.judge(facts, (MINE[id],), LIBRARY)[0]
+    return judging.judge(facts, (MINE[id],), LIBRARY)[0]
 
 
 @pytest.mark.parametrize(("id", "facts"), FIRES, ids=[id for id, _ in FIRES])
@@ -58,8 +58,8 @@ def test_noise_is_no_trend(seed: int, spread: float, steps: int) -> None:
     values = tuple(chance.gauss(0.5, spread) for _ in range(steps))
     names = ("critic/score/mean", "response_length/mean", "val/reward/mean", "train/zero_advantage_groups")
     curve = Curve(steps=tuple(range(1, 1 + steps)), values=values)
-    run = TrainingFacts(num_steps=steps, first_step=1, last_step=steps, curves=dict.fromkeys(names, curve))
-    statuses = {id: judged(id, Facts(training=known(run))).status for id in MINE if id != "RUN014"}
+    run = RunFacts(num_steps=steps, first_step=1, last_step=steps, curves=dict.fromkeys(names, curve))
+    statuses = {id: judged(id, Facts(run=known(run))).status for id in MINE if id != "RUN014"}
     assert "fail" not in statuses.values(), statuses
 
 
@@ -72,8 +72,8 @@ def test_a_reward_with_the_wrong_sign_is_found(seed: int, steps: int, every: int
 
 @pytest.mark.parametrize("id", sorted(MINE))
 def test_what_is_not_logged_never_passes(id: str) -> None:
-    empty = TrainingFacts(num_steps=50, first_step=1, last_step=50)
-    assert judged(id, Facts(training=known(empty))).status in {"skip", "unknown"}
+    empty = RunFacts(num_steps=50, first_step=1, last_step=50)
+    assert judged(id, Facts(run=known(empty))).status in {"skip", "unknown"}
 
 
 def test_the_first_number_that_is_lost_is_named() -> None:
@@ -159,8 +159,8 @@ def test_answers_that_end_no_more_from_one_step_to_the_next_are_told_with_the_st
 
 
 def test_a_share_at_a_tiny_limit_is_a_finding_only_where_something_else_says_so() -> None:
-    run = need(made.SHORT.training)
-    steps = need(made.GOOD.training).curves["critic/score/mean"].steps
+    run = need(made.SHORT.run)
+    steps = need(made.GOOD.run).curves["critic/score/mean"].steps
     logged = {**run.curves, "response/truncated_ratio": Curve(steps=steps, values=(0.9,) * len(steps))}
     assert judged("RUN023", made.SHORT).status == "info"
     assert judged("RUN023", made.changed(made.SHORT, curves=logged)).status == "warn"
@@ -198,7 +198,7 @@ def test_points_of_validation_are_no_steps() -> None:
 
 def test_causes_stand_before_what_follows_from_them() -> None:
     facts = simulate(Policy(reward=lambda step: made.digits if step < 14 else lambda answer: 0.0))
-    found = engine.in_order([judged(id, facts) for id in MINE], ("RUN",))
+    found = judging.in_order([judged(id, facts) for id in MINE], ("RUN",))
     problems = [one.id for one in found if one.status in ("fail", "warn")]
     assert problems[0] == "RUN011"
     assert "RUN017" in problems
@@ -207,8 +207,8 @@ def test_causes_stand_before_what_follows_from_them() -> None:
 def test_ten_thousand_steps_are_judged_in_half_a_second() -> None:
     steps = 10_000
     long = {name: Curve(steps=tuple(range(1, steps + 1)), values=tuple(curve.values[i % 30] for i in range(steps)))
-            for name, curve in need(made.GOOD.training).curves.items()}  # fmt: skip
-    rows = tuple(need(need(made.GOOD.training).samples)) * 40
+            for name, curve in need(made.GOOD.run).curves.items()}  # fmt: skip
+    rows = tuple(need(need(made.GOOD.run).samples)) * 40
     facts = made.changed(made.GOOD, curves=long, samples=known(rows), num_steps=steps, last_step=steps)
     start = time.process_time()
     for id in MINE:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcheck import engine
+from rlcheck import judging
 from rlcheck.check import Verdict
 from rlcheck.checks import family_checks
 from rlcheck.checks.run.loss_terms import terms_of
 from rlcheck.facts.base import known, need
 from rlcheck.facts.document import Facts
-from rlcheck.facts.training import AuditStep
+from rlcheck.facts.run import AuditStep
 from rlcheck.playbook import Library
 from tests.checks.run import optimisation_cases as made
 from tests.checks.run.optimisation_cases import at, loss_with
@@ -38,7 +38,7 @@ def test_noise_of_a_healthy_run_never_fails(seed: int, steps: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
 def test_the_coefficients_are_found_whatever_they_are(entropy: float, kl: float) -> None:
-    terms = terms_of(need(made_run({"actor/loss": loss_with(entropy, kl)}).training))
+    terms = terms_of(need(made_run({"actor/loss": loss_with(entropy, kl)}).run))
     assert terms is not None
     assert terms.entropy == pytest.approx(entropy, abs=1e-5)
     assert terms.kl == pytest.approx(kl, abs=1e-5)
@@ -47,7 +47,7 @@ def test_the_coefficients_are_found_whatever_they_are(entropy: float, kl: float)
 def test_the_coefficients_are_found_through_rounding() -> None:
     chance = random.Random(1)
     rounded = [value * (1 + 1e-7 * chance.gauss(0, 1)) for value in loss_with(0.03, 0.001)]
-    terms = terms_of(need(made_run({"actor/loss": rounded}).training))
+    terms = terms_of(need(made_run({"actor/loss": rounded}).run))
     assert terms is not None
     assert terms.entropy == pytest.approx(0.03, rel=1e-3)
 
@@ -56,7 +56,7 @@ def test_a_loss_of_other_parts_is_not_solved() -> None:
     chance = random.Random(1)
     other = [value + 0.01 * chance.gauss(0, 1) for value in loss_with(0.03, 0.001)]
     facts = made_run({"actor/loss": other})
-    assert terms_of(need(facts.training)) is None
+    assert terms_of(need(facts.run)) is None
     assert verdict("RUN033", facts).status == "skip"
 
 
@@ -66,7 +66,7 @@ def test_absurd_sizes_are_not_solved(size: float, names: tuple[str, ...]) -> Non
     curves: dict[str, list[float] | None] = {"actor/entropy": None, "actor/entropy_loss": None, "actor/kl_loss": None}
     curves |= {name: [size * (1 + 0.1 * step) for step in range(40)] for name in names}
     facts = made_run({**curves, "actor/loss": [size] * 40})
-    assert terms_of(need(facts.training)) is None
+    assert terms_of(need(facts.run)) is None
 
 
 def test_the_sign_counts_as_applied_not_as_set() -> None:
@@ -217,7 +217,13 @@ def test_gradients_that_vanish_and_steps_that_are_skipped() -> None:
     every = {"actor/skipped_steps": [4.0] * 40, "actor/optimizer_steps": [0.0] * 40, "actor/grad_norm": None}
     assert verdict("RUN032", made_run(every)).status == "fail"
     growing = {"actor/grad_norm": [0.1 * 1.15**step for step in range(40)]}
-    assert verdict("RUN032", made_run(growing)).status == "warn"
+    found = verdict("RUN032", made_run(growing))
+    assert (found.status, found.params["grown"]) == ("warn", "from 0.124 to 14.3")
+    assert "comes before a policy that breaks" in found.why
+    assert {"run", "override"} <= set(found.params)
+    assert "empty" not in found.params
+    unclipped = verdict("RUN032", made_run(growing, settings={f"{ACTOR}.grad_clip": None}))
+    assert unclipped.params["clip"] == f"{ACTOR}.grad_clip=1"
 
 
 def test_certainty_that_solves_the_task_is_no_collapse() -> None:
@@ -352,7 +358,7 @@ def test_what_is_not_logged_never_passes(id: str) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_short_runs_are_judged_as_far_as_they_go(steps: int) -> None:
     facts = made_run(steps=steps)
-    statuses = {found.id: found.status for found in engine.judge(facts, MINE, Library())}
+    statuses = {found.id: found.status for found in judging.judge(facts, MINE, Library())}
     assert not {id: status for id, status in statuses.items() if status in ("error", "fail")}
 
 

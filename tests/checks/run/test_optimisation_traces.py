@@ -55,7 +55,7 @@ def test_old_log_probabilities_that_are_the_new_ones() -> None:
     assert verdict("RUN041", made_run(dict(exact))).status == "pass"
     once = {**exact, "actor/optimizer_steps": [1.0] * 40}
     assert verdict("RUN038", made_run(once)).status == "pass"
-    frozen = made_run(dict(exact), audit=need(made.FROZEN.training).audit)
+    frozen = made_run(dict(exact), audit=need(made.FROZEN.run).audit)
     assert verdict("RUN038", frozen).status == "info"
     assert verdict("RUN041", frozen).status == "fail"
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rlcheck.check import Verdict
 from rlcheck.checks import family_checks
-from rlcheck.engine import judge
 from rlcheck.facts.base import absent, known
 from rlcheck.facts.document import Facts
+from rlcheck.judging import judge
 from rlcheck.playbook import Library
 from tests.checks.run import optimisation_cases as made
 from tests.checks.run.optimisation_cases import audit
@@ -25,6 +25,7 @@ def verdict(id: str, facts: Facts) -> Verdict:
     return CHECKS[id].judge(facts)
 
 
+@pytest.mark.row("F44")
 def test_ranks_with_equal_hashes_losses_or_spread() -> None:
     spread = {"actor/shard_loss_spread": [0.0] * 40}
     assert verdict("RUN040", made.SAME_ROWS).status == "fail"

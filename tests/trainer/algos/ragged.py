@@ -10,10 +10,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.algos.advantages import compute_advantages
-from trainer.algos.policy_losses import PolicyLossInputs
+from rltrain.algos.advantages import compute_advantages
+from rltrain.algos.policy_losses import PolicyLossInputs
 
-ESTIMATORS = ["gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax"]
 LOSSES = ["vanilla", "gspo", "cispo"]
 
 seeds = st.integers(0, 2**32 - 1)

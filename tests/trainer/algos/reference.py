@@ -1,4 +1,4 @@
-"""The papers' formulas as loops over rows and tokens, in float64 NumPy. Written apart from trainer.algos on purpose."""
+"""The papers' formulas as loops over rows and tokens, in float64 NumPy. Written apart from rltrain.algos on purpose."""
 
 from __future__ import annotations
 

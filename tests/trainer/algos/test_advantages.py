@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from rltrain.algos.advantages import function_of
+from rltrain.config.estimators import ESTIMATORS, needing
 from tests.trainer.algos import reference
-from tests.trainer.algos.ragged import ESTIMATORS, advantage_case, advantages_of, normal, seeds
-from trainer.algos.advantages import ADVANTAGES
+from tests.trainer.algos.ragged import advantage_case, advantages_of, normal, seeds
 
-GROUPED = ["grpo", "rloo", "reinforce_plus_plus_baseline"]
+GROUPED = needing("group")
+PAGE = Path(__file__).parents[3] / "docs" / "trainer" / "algorithms.md"
 PLAIN: dict[str, Any] = {
     "values": None, "reward_baselines": None, "gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": True,
 }  # fmt: skip
@@ -28,7 +31,11 @@ def outcome(scores: list[float], groups: list[int], dtype: torch.dtype = torch.f
 
 
 def test_every_estimator_of_the_config_is_there() -> None:
-    assert sorted(ADVANTAGES) == sorted(ESTIMATORS)
+    assert all(callable(function_of(name)) and name in vars(reference) for name in ESTIMATORS)
+
+
+def test_every_estimator_is_on_the_page() -> None:
+    assert [name for name in ESTIMATORS if f"\n| `{name}` |" not in PAGE.read_text(encoding="utf-8")] == []
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

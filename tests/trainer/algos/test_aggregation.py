@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from rltrain.algos.aggregation import AggNormalizer, aggregate
+from rltrain.config.schema import LossAggMode
 from tests.trainer.algos import reference
 from tests.trainer.algos.ragged import mask_of, normal, seeds
-from trainer.algos.aggregation import AggNormalizer, aggregate
-from trainer.config.schema import LossAggMode
 
 MODES = get_args(LossAggMode)
 

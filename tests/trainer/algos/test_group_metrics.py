@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.algos.group_metrics import duplicate_metrics, reward_metrics
+from rltrain.algos.group_metrics import duplicate_metrics, reward_metrics
 
 
 def ids(*numbers: int) -> torch.Tensor:

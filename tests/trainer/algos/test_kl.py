@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from rltrain.algos.kl import KL_ESTIMATORS, AdaptiveKl, FixedKl, kl_controller, kl_penalty
+from rltrain.algos.rewards import apply_kl_to_reward
+from rltrain.config.schema import KlCtrlConfig
 from tests.trainer.algos.ragged import gradient, mask_of, normal, seeds
-from trainer.algos.kl import KL_ESTIMATORS, AdaptiveKl, FixedKl, kl_controller, kl_penalty
-from trainer.algos.rewards import apply_kl_to_reward
-from trainer.config.schema import KlCtrlConfig
 
 P = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
 Q = torch.tensor([0.4, 0.3, 0.1, 0.2], dtype=torch.float64)

@@ -11,8 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from rltrain.algos.aggregation import AggNormalizer, aggregate
+from rltrain.algos.kl import KL_ESTIMATORS, kl_penalty
+from rltrain.algos.metrics import data_metrics, rollout_diff_metrics
+from rltrain.algos.policy_losses import POLICY_LOSSES
+from rltrain.algos.rewards import apply_kl_to_reward
+from rltrain.algos.rollout_correction import rollout_is_weights
+from rltrain.algos.value_loss import value_loss_terms
+from rltrain.config.estimators import ESTIMATORS
+from rltrain.config.schema import LossAggMode, RolloutCorrectionConfig
 from tests.trainer.algos.ragged import (
-    ESTIMATORS,
     LOSSES,
     advantage_case,
     advantages_of,
@@ -22,14 +30,6 @@ from tests.trainer.algos.ragged import (
     policy_case,
     spoil,
 )
-from trainer.algos.aggregation import AggNormalizer, aggregate
-from trainer.algos.kl import KL_ESTIMATORS, kl_penalty
-from trainer.algos.metrics import data_metrics, rollout_diff_metrics
-from trainer.algos.policy_losses import POLICY_LOSSES
-from trainer.algos.rewards import apply_kl_to_reward
-from trainer.algos.rollout_correction import rollout_is_weights
-from trainer.algos.value_loss import value_loss_terms
-from trainer.config.schema import LossAggMode, RolloutCorrectionConfig
 
 Function = Callable[..., Any]
 

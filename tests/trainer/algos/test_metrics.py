@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.algos.metrics import data_metrics, explained_variance, rollout_diff_metrics
+from rltrain.algos.metrics import data_metrics, explained_variance, rollout_diff_metrics
 
 MASK = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
 

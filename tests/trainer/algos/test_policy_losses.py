@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
+from rltrain.algos.aggregation import AggNormalizer, aggregate
+from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
+from rltrain.config.schema.actor import PolicyLossConfig
 from tests.trainer.algos import reference
 from tests.trainer.algos.ragged import LOSSES, gradient, policy_case, seeds
-from trainer.algos.aggregation import AggNormalizer, aggregate
-from trainer.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
-from trainer.config.schema.actor import PolicyLossConfig
 
 
 def one_token(ratio: float, advantage: float, c: float | None = 3.0) -> PolicyLossInputs:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from rltrain.algos.rollout_correction import rollout_is_weights
+from rltrain.config.schema import RolloutCorrectionConfig
 from tests.trainer.algos import reference
 from tests.trainer.algos.ragged import mask_of, normal, seeds
-from trainer.algos.rollout_correction import rollout_is_weights
-from trainer.config.schema import RolloutCorrectionConfig
 
 Level = Literal["token", "sequence"]
 

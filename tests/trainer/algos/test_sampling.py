@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.algos.filter_groups import filter_groups
-from trainer.algos.rewards import overlong_penalty
+from rltrain.algos.filter_groups import filter_groups
+from rltrain.algos.rewards import overlong_penalty
 
 
 def test_groups_with_equal_rewards_are_dropped() -> None:

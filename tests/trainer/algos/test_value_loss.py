@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from rltrain.algos.value_loss import value_loss_terms
 from tests.trainer.algos.ragged import gradient, mask_of, normal, seeds
-from trainer.algos.value_loss import value_loss_terms
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from rltrain.cluster.placement import Slot, plan
+from rltrain.cluster.runtime import Runtime, connect
 from tests.trainer.cluster.workers import config
-from trainer.cluster.placement import Slot, plan
-from trainer.cluster.runtime import Runtime, connect
 
 
 @pytest.fixture(scope="module")

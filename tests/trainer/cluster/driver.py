@@ -10,13 +10,13 @@ from pathlib import Path
 
 import psutil
 
+from rltrain.cluster import ray_start
+from rltrain.cluster.calls import gather
+from rltrain.cluster.placement import plan
+from rltrain.cluster.runtime import Runtime, connect
+from rltrain.cluster.teardown import EXIT_CODE, Interrupted, StopSignals
+from rltrain.core.errors import RunFailure, UserError
 from tests.trainer.cluster.workers import Adder, config, first, spawn
-from trainer.cluster import ray_start
-from trainer.cluster.calls import gather
-from trainer.cluster.placement import plan
-from trainer.cluster.runtime import Runtime, connect
-from trainer.cluster.teardown import EXIT_CODE, Interrupted, StopSignals
-from trainer.errors import RunFailure, UserError
 
 
 def main(mode: str, logs: Path) -> int:

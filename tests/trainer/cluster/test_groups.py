@@ -14,16 +14,16 @@ import numpy as np
 import psutil
 import pytest
 
+from rltrain.cluster import watchdog
+from rltrain.cluster.calls import gather
+from rltrain.cluster.groups import WorkerGroup
+from rltrain.cluster.placement import Slot, plan
+from rltrain.cluster.ray_api import ray
+from rltrain.cluster.runtime import Runtime
+from rltrain.cluster.teardown import Interrupted, StopSignals
+from rltrain.cluster.watchdog import StallWatchdog
+from rltrain.core.errors import RunFailure, UserError
 from tests.trainer.cluster.workers import Adder, Picky, config, first, spawn
-from trainer.cluster import watchdog
-from trainer.cluster.calls import gather
-from trainer.cluster.groups import WorkerGroup
-from trainer.cluster.placement import Slot, plan
-from trainer.cluster.ray_api import ray
-from trainer.cluster.runtime import Runtime
-from trainer.cluster.teardown import Interrupted, StopSignals
-from trainer.cluster.watchdog import StallWatchdog
-from trainer.errors import RunFailure, UserError
 
 Slots = tuple[Slot, ...]
 
@@ -216,8 +216,9 @@ def test_a_signal_drops_the_call_and_lets_the_run_save(group: WorkerGroup, runti
         assert group.all("add", 1, deadline_s=30) == [11, 21]
 
 
+@pytest.mark.row("F22")
 def test_long_waits_are_told(group: WorkerGroup, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.cluster.calls.WORDS_EVERY_S", 0.2)
+    monkeypatch.setattr("rltrain.cluster.calls.WORDS_EVERY_S", 0.2)
     first(group, "hang_in_this_function", 1.0, deadline_s=30, doing="starting the engine")
     assert any(line.startswith("starting the engine (") and "at most 30" in line for line in said)
 

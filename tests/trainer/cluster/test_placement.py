@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.cluster.placement import Node, Placement, Slot, nodes_as_asked, plan
-from trainer.config.schema.actor import ActorConfig, ActorRolloutRefConfig, CriticConfig
-from trainer.config.schema.reward import RewardModelConfig
-from trainer.config.schema.rollout import RolloutConfig
-from trainer.config.schema.run import RunConfig, TrainerConfig
-from trainer.errors import UserError
+from rltrain.cluster.placement import Node, Placement, Slot, nodes_as_asked, plan
+from rltrain.config.schema.actor import ActorConfig, ActorRolloutRefConfig, CriticConfig
+from rltrain.config.schema.reward import RewardModelConfig
+from rltrain.config.schema.rollout import RolloutConfig
+from rltrain.config.schema.run import RunConfig, TrainerConfig
+from rltrain.core.errors import UserError
 
 
 def config(
@@ -87,7 +87,7 @@ def test_every_gpu_plan(run: RunConfig, spare: int) -> None:
     for node in nodes:
         slots = [slot for slot in (*placed.train, *placed.rollout) if slot.node is node]
         assert sum(slot.num_gpus for slot in slots) <= node.num_gpus
-        assert sum(slot.num_threads for slot in slots if slot.role == "train") <= node.num_cpus
+        assert sum(slot.num_threads for slot in slots if slot.kind == "train") <= node.num_cpus
 
 
 @given(
@@ -115,6 +115,7 @@ def refused(run: RunConfig, nodes: list[Node]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.row("F12")
 def test_too_few_gpus() -> None:
     nodes = [Node("a", 8, 64), Node("b", 4, 64)]
     assert refused(config(nnodes=2, ranks=8), nodes).startswith(
@@ -134,6 +135,7 @@ def test_tensor_parallel_groups_stay_in_a_node() -> None:
     )
 
 
+@pytest.mark.row("F12")
 def test_engines_would_overlap() -> None:
     assert "num_replicas=3 of 2 GPUs each would overlap: rollout's GPUs hold 2" in refused(
         config(ranks=4, tp=2, replicas=3), [Node("a", 4, 64)]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.cluster import processes
+from rltrain.cluster.processes import cause_of_death, open_pidfd, remove_shared_memory, wait_status
 from tests.conftest import base_environ
-from trainer.cluster import processes
-from trainer.cluster.processes import cause_of_death, open_pidfd, remove_shared_memory, wait_status
 
 EOF = "Worker unexpectedly exits with a connection error code 2. End of file. (1) the process was killed by the OOM …"
 
@@ -65,8 +65,8 @@ def test_only_our_shared_memory_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_
 HANGING_CONTROLLER = """
 import sys, threading, time
 from pathlib import Path
-from trainer.cluster import watchdog
-from trainer.cluster.runtime import Runtime
+from rltrain.cluster import watchdog
+from rltrain.cluster.runtime import Runtime
 watchdog.GRACE_S = 0.5
 
 def hang_in_the_controller():

@@ -18,13 +18,13 @@ from typing import Any
 import psutil
 import pytest
 
+from rltrain.cluster import ray_start
+from rltrain.cluster.placement import plan
+from rltrain.cluster.ray_api import ray
+from rltrain.cluster.runtime import Runtime, connect
+from rltrain.core.errors import RunFailure, UserError
 from tests.conftest import ROOT, base_environ
 from tests.trainer.cluster.workers import Adder, config, first, spawn
-from trainer.cluster import ray_start
-from trainer.cluster.placement import plan
-from trainer.cluster.ray_api import ray
-from trainer.cluster.runtime import Runtime, connect
-from trainer.errors import RunFailure, UserError
 
 
 @dataclass
@@ -172,8 +172,8 @@ def test_a_failed_run_keeps_the_logs_of_ray(drive: Any) -> None:
     assert (driver.logs / "ray" / "raylet.out").exists()
 
 
-def test_another_package_of_our_name_does_no_harm(drive: Any, tmp_path: Path) -> None:
-    other = tmp_path / "shadow" / "trainer" / "__init__.py"
+def test_what_is_in_the_working_directory_hides_nothing_from_workers(drive: Any, tmp_path: Path) -> None:
+    other = tmp_path / "shadow" / "rltrain" / "__init__.py"
     other.parent.mkdir(parents=True)
     other.write_text("__version__ = '9.9'\n")
     # Ray puts the directory of its start on the workers' path, where the controller itself may not have it.
@@ -251,6 +251,7 @@ def test_the_address_comes_from_the_config_then_the_environment(monkeypatch: pyt
     assert ray_start.wanted_address({"address": "local"}) is None
 
 
+@pytest.mark.row("F67")
 def test_a_joined_cluster_and_its_second_node(
     runtime: Runtime, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +304,7 @@ def _second_node(address: str, token: dict[str, str], hidden: Path) -> subproces
 
 
 def _wait_for_nodes(count: int) -> list[Any]:
-    from trainer.cluster.runtime import _nodes
+    from rltrain.cluster.runtime import _nodes
 
     deadline = time.monotonic() + 60
     while len(nodes := _nodes(is_local=True)) < count and time.monotonic() < deadline:

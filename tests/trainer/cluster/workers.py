@@ -13,14 +13,14 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
-from trainer.cluster.calls import gather
-from trainer.cluster.groups import WorkerGroup
-from trainer.cluster.placement import Slot
-from trainer.cluster.runtime import Runtime
-from trainer.config.schema.actor import ActorRolloutRefConfig
-from trainer.config.schema.rollout import RolloutConfig
-from trainer.config.schema.run import RayKwargsConfig, RunConfig, TrainerConfig
-from trainer.errors import UserError
+from rltrain.cluster.calls import gather
+from rltrain.cluster.groups import WorkerGroup
+from rltrain.cluster.placement import Slot
+from rltrain.cluster.runtime import Runtime
+from rltrain.config.schema.actor import ActorRolloutRefConfig
+from rltrain.config.schema.rollout import RolloutConfig
+from rltrain.config.schema.run import RayKwargsConfig, RunConfig, TrainerConfig
+from rltrain.core.errors import UserError
 
 
 def config(ray_init: dict[str, Any] | None = None, **trainer: Any) -> RunConfig:
@@ -122,4 +122,4 @@ def spawn(
 def first(group: WorkerGroup, method: str, *args: Any, deadline_s: float, doing: str = "") -> Any:
     """Call METHOD on rank 0 alone."""
     call = group.begin(method, [args], ranks=[0])
-    return gather(group._runtime, [call], deadline_s, doing or f"{group.role}.{method}")[0][0]
+    return gather(group._runtime, [call], deadline_s, doing or f"{group.kind}.{method}")[0][0]

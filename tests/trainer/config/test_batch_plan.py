@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rltrain.config import BatchPlan, Machine, RunConfig, load, resolve
+from rltrain.workers.fsdp.split import deal
 from tests.trainer.config import SMALL
-from trainer.config import BatchPlan, Machine, RunConfig, load, resolve
-from trainer.fsdp.split import deal
 
 BASE = load(SMALL)
 
@@ -56,6 +56,7 @@ def test_every_sample_is_counted_once(
         assert held == plan.samples_per_rank_per_mini_batch
 
 
+@pytest.mark.row("F66")
 def test_the_words() -> None:
     assert BatchPlan.of(config(64, 8, 32, 3, 20, 2)).lines() == [
         "train batch    64 prompts x 8 samples each = 512 samples: what one iteration generates and scores",

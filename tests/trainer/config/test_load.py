@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from rltrain.config import Machine, check, load, load_with_notes, resolve
+from rltrain.config.names import verl_keys
+from rltrain.core.errors import UserError
+from rltrain.recipes import recipe_names
 from tests.trainer.config import SMALL
-from trainer.config import Machine, check, load, load_with_notes, recipe_names, resolve
-from trainer.config.names import verl_keys
-from trainer.errors import UserError
 
 MINIMAL = "actor_rollout_ref:\n  rollout:\n    name: vllm\n"
 GIVEN = {
@@ -280,7 +281,7 @@ def test_a_problem_below_a_moved_key_names_the_place_where_it_was_given() -> Non
 
 def test_reading_a_config_imports_neither_torch_nor_ray() -> None:
     code = (
-        "import sys; from trainer.config import *; import trainer.dry_run, trainer.init_config; load('toy-ppo');"
+        "import sys; from rltrain.config import *; import rltrain.cli.dry_run, rltrain.cli.init; load('toy-ppo');"
         "sys.exit(str({'torch', 'ray', 'transformers', 'vllm'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.machine import count_visible
+from rltrain.config.machine import count_visible
 
 GPUS = ("GPU-11aa-0", "GPU-11bb-1", "GPU-22cc-2")
 

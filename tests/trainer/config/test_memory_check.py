@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rlcheck.memory.predict import Gpu, predict
+from rlcheck.measure.memory.predict import Gpu, predict
+from rltrain.config import Machine, RunConfig, load, resolve
+from rltrain.config.as_facts import facts_of
+from rltrain.config.memory_check import complaint, device_here, gpu_named, predicted, prediction_line
+from rltrain.core.errors import UserError
 from tests.trainer.config import SMALL
-from trainer.config import Machine, RunConfig, load, resolve
-from trainer.errors import UserError
-from trainer.memory.as_facts import facts_of
-from trainer.memory_check import complaint, device_here, gpu_named, predicted, prediction_line
 
 GIB = 2**30
 LARGE = (
@@ -52,7 +52,7 @@ def test_the_need_without_slack_decides() -> None:
 
 def test_the_override_that_is_named_makes_it_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     one = "trainer.n_gpus_per_node=1"
-    monkeypatch.setattr("trainer.memory_check.ram_bytes", lambda: 1 << 40)
+    monkeypatch.setattr("rltrain.config.memory_check.ram_bytes", lambda: 1 << 40)
     for size in (20, 36):
         line = refused(size * GIB, one)
         advised = line.partition("): ")[2].partition(" would fit")[0].split()
@@ -60,7 +60,7 @@ def test_the_override_that_is_named_makes_it_fit(monkeypatch: pytest.MonkeyPatch
         assert not refused(size * GIB, one, *advised)
     offload = "actor_rollout_ref.actor.fsdp_config.optimizer_offload=true"
     assert offload in refused(20 * GIB, one)
-    monkeypatch.setattr("trainer.memory_check.ram_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr("rltrain.config.memory_check.ram_bytes", lambda: 8 * GIB)
     assert offload not in refused(20 * GIB, one), "there is no room for it on the host"
 
 

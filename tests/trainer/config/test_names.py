@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.config.names import aliases, leaf_above, leaves, nearest, sections, verl_keys
+from rltrain.config.names import aliases, leaf_above, leaves, nearest, sections, verl_keys
 
 
 def test_every_alias_leads_to_a_key_that_is_there_and_from_one_that_is_not() -> None:

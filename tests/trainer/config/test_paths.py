@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.paths import missing, unusable
+from rltrain.config.paths import missing, unusable
 
 
 def test_a_name_that_is_only_not_there_is_usable(tmp_path: Path) -> None:

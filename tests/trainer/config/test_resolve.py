@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from rltrain.config import Machine, RunConfig, load, resolve
+from rltrain.config.resolve import chosen
+from rltrain.core.errors import UserError
 from tests.trainer.config import SMALL
-from trainer.config import Machine, RunConfig, load, resolve
-from trainer.config.resolve import chosen
-from trainer.errors import UserError
 
 CPU, GPU = Machine("cpu", 0, 2), Machine("cuda", 8, 64)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.config import Machine, check, load, notes, resolve, rules
+from rltrain.core.errors import UserError
 from tests.trainer.config import SMALL
-from trainer.config import Machine, check, load, notes, resolve, rules
-from trainer.errors import UserError
 
 CPU, GPU = Machine("cpu", 0, 2), Machine("cuda", 4, 16)
 R, A = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor."
@@ -128,7 +128,7 @@ def test_refused(overrides: tuple[str, ...], said: str) -> None:
     ("overrides", "said"),
     [
         ((f"{R}tensor_model_parallel_size=3",), "3 does not divide trainer.n_gpus_per_node=4"),
-        ((f"{R}num_replicas=5",), "5 engines of 1 GPUs need 5, there are 4 for rollout"),
+        ((f"{R}num_replicas=5",), f"5 engines of 1 GPUs need 5, there are 4 for rollout; set {R}num_replicas=4"),
         (("actor_rollout_ref.hybrid_engine=false",), "hybrid_engine=false needs GPUs for rollout"),
         ((f"{R}name=hf",), "the hf engine cannot sleep"),
     ],
@@ -252,8 +252,8 @@ def test_a_models_file_that_is_none(tmp_path: Path, text: str, said: str) -> Non
 
 
 def test_what_the_rules_know_of_readers_and_rewards_is_so() -> None:
-    from trainer.data.readers import READERS
-    from trainer.rewards.spec import CUSTOM, MODEL, OVERLONG
+    from rltrain.data.readers import READERS
+    from rltrain.rewards.spec import CUSTOM, MODEL, OVERLONG
 
     assert set(rules.DATA_SUFFIXES) == set(READERS)
     assert set(rules.PART_NAMES) == {CUSTOM, MODEL, OVERLONG}

@@ -9,10 +9,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from trainer.config.schema import DataConfig
-from trainer.data.readers import RawRow, read_file, resolve_files
-from trainer.data.schema import CheckedRow, check_row
-from trainer.toy.tokenizer import build_tokenizer
+from rltrain.config.schema import DataConfig
+from rltrain.data.readers import RawRow, read_file, resolve_files
+from rltrain.data.schema import CheckedRow, check_row
+from rltrain.toy.tokenizer import build_tokenizer
 
 
 def tokenizer(template: bool = True) -> PreTrainedTokenizerBase:

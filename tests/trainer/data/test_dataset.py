@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from rltrain.config.schema import DataConfig
+from rltrain.core.errors import UserError
+from rltrain.data.dataset import Dataset, build_dataset
+from rltrain.data.demonstrations import IGNORED, encode_demonstration
+from rltrain.data.template import load_tokenizer
 from tests.trainer.data.build import jsonl, numbered, row, tokenizer
-from trainer.config.schema import DataConfig
-from trainer.data.dataset import Dataset, build_dataset
-from trainer.data.demonstrations import IGNORED, encode_demonstration
-from trainer.data.template import load_tokenizer
-from trainer.errors import UserError
 
 
 def build(path: Path, template: bool = True, split: Any = "train", **config: Any) -> Dataset:

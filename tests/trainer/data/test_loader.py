@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rltrain.config.schema import DataConfig
+from rltrain.core.errors import UserError
+from rltrain.data.baselines import MAX_CANDIDATES, MAX_ROWS, best_constant_answer, shuffled_pairing
+from rltrain.data.dataset import Dataset, build_dataset
+from rltrain.data.loader import PromptLoader, to_prompt_batch
+from rltrain.data.schema import Row
 from tests.trainer.data.build import jsonl, numbered, row, tokenizer
-from trainer.config.schema import DataConfig
-from trainer.data.baselines import MAX_CANDIDATES, MAX_ROWS, best_constant_answer, shuffled_pairing
-from trainer.data.dataset import Dataset, build_dataset
-from trainer.data.loader import PromptLoader, to_prompt_batch
-from trainer.data.schema import Row
-from trainer.errors import UserError
 
 
 def build(*paths: Path, **config: Any) -> Dataset:

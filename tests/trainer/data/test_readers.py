@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rltrain.core.errors import UserError
+from rltrain.data.readers import resolve_files
 from tests.trainer.data.build import jsonl, numbered, read_rows, row
-from trainer.data.readers import resolve_files
-from trainer.errors import UserError
 
 
 def failure(path: Path) -> str:
@@ -23,6 +23,7 @@ def failure(path: Path) -> str:
     return message
 
 
+@pytest.mark.row("F62")
 def test_the_three_kinds_of_file_hold_the_same_rows(tmp_path: Path) -> None:
     rows = [row("copy 1", "1"), row("copy 2", "2")]
     jsonl(tmp_path / "a.jsonl", *rows)
@@ -70,7 +71,7 @@ def test_byte_order_mark_crlf_blank_lines_and_line_separators(tmp_path: Path) ->
         (b'{"a": "cut', "2: not JSON: Unterminated string"),
         (b"[1, 2]", "2: expected a JSON object, found list; turn an array into lines"),
         (b"null", "2: expected a JSON object, found NoneType"),
-        (b'{"a": 1, "a": 2}', "2: not usable JSON: the key 'a' stands twice"),
+        (b'{"a": 1, "a": 2}', "2: not usable JSON: the key 'a' occurs twice"),
         (b"[" * 100_000, "2: not"),
         (b'{"a": ' + b"9" * 5000 + b"}", "2: not usable JSON: "),
         (b'{"a": "\xe9t\xe9"}', "2: not UTF-8: byte 0xe9 at byte offset 16 of the file"),
@@ -145,6 +146,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert resolve_files(name) == (path,)
 
 
+@pytest.mark.row("F31")
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rltrain.core.errors import UserError
 from tests.trainer.data.build import checked, jsonl, row
-from trainer.errors import UserError
 
 
 def test_verls_shape(tmp_path: Path) -> None:
@@ -20,6 +20,7 @@ def test_verls_shape(tmp_path: Path) -> None:
     assert (got.is_plain, got.response) == (False, None)
 
 
+@pytest.mark.row("F62")
 def test_gsm8ks_own_shape(tmp_path: Path) -> None:
     values = {"question": "2000 + 1?", "answer": "It is <<2000+1=2001>>2001.\n#### 2,001"}
     (got,) = checked(jsonl(tmp_path / "a.jsonl", values))

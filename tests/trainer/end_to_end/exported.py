@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from rltrain.cli.export import OVERRIDES
+from rltrain.cli.from_run import config_of
+from rltrain.config import Machine, RunConfig, resolve
+from rltrain.controller.prepare import with_toy
+from rltrain.records.run_dir import RunDir
 from tests.trainer.end_to_end.runs import Run
-from tests.trainer.fsdp import scenes
-from trainer.config import Machine, RunConfig, resolve
-from trainer.export_command import OVERRIDES
-from trainer.from_run import config_of
-from trainer.prepare import with_toy
-from trainer.run_dir import RunDir
+from tests.trainer.workers.fsdp import scenes
 
 
 def _config(run: Run, scratch: Path) -> RunConfig:

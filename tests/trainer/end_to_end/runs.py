@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rltrain.records.run_dir import read_steps
 from tests.conftest import base_environ
-from trainer.run_dir import read_steps
 
-COMMAND = (sys.executable, "-c", "from trainer.cli import main; main()")
+COMMAND = (sys.executable, "-m", "rltrain")
 Record = dict[str, Any]
 
 SMALL = (

@@ -24,10 +24,12 @@ def exported(toy_ppo: Run) -> Path:
     return directory
 
 
+@pytest.mark.row("F65")
 def test_the_exported_model_has_the_actors_logits(toy_ppo: Run, exported: Path, tmp_path: Path) -> None:
     computes_what_the_actor_did(toy_ppo, toy_ppo.steps[-1]["step"], exported, tmp_path)
 
 
+@pytest.mark.row("F65")
 def test_transformers_alone_scores_what_the_last_validation_did(toy_ppo: Run, exported: Path) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(exported)
     tokenizer: Any = AutoTokenizer.from_pretrained(exported)

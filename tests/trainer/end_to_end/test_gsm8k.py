@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.records.run_dir import RunDir
 from tests.trainer.end_to_end import gsm8k
 from tests.trainer.end_to_end.runs import COMMAND, Run, column, environ, rltrain, training
-from trainer.run_dir import RunDir
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -53,7 +53,7 @@ def test_a_check_that_fails_stops_the_run_before_it_leaves_anything(place: Path,
     assert line.startswith("rltrain: the preflight checks found what would stop this run (HFC020, above)")
     assert line.endswith("or waive it with --ignore HFC020")
     row, link = [line for line in run.out.splitlines() if "HFC020" in line and "✗" in line]
-    assert "HF_ENDPOINT is a usable address" in row
+    assert "HF_ENDPOINT is not a usable address" in row
     assert "cache and data" in link
     assert not directory.exists()
 
@@ -98,6 +98,7 @@ def test_answers_earn_by_their_number(trained: Run) -> None:
     assert re.search(r"How many pears has \w+ now\? .*####.*<\|im_end\|>\\n<\|im_start\|>assistant\\n", sample)
 
 
+@pytest.mark.row("F64")
 def test_eval_samples_as_often_as_it_is_told(trained: Run) -> None:
     asked = ("--n", "4", "--k", "1", "--k", "4", "--pass", "0.5", "data.val_max_samples=4")
     done = rltrain(trained.directory.with_name("gsm8k-eval"), "eval", trained.checkpoint(2), *asked).succeeded()

@@ -95,6 +95,7 @@ def test_one_rank_goes_on_where_two_stopped(whole: Run, one_rank: Run) -> None:
     assert len(first["audit"]["parameter_sha256"]) == 1
 
 
+@pytest.mark.row("F64")
 def test_eval_scores_a_checkpoint_as_its_last_validation_did(whole: Run) -> None:
     done = rltrain(whole.directory.with_name("eval"), "eval", whole.checkpoint(STEPS)).succeeded()
     (line,) = [line for line in done.out.splitlines() if line.startswith("mean reward")]

@@ -35,6 +35,7 @@ TINY = (
     "toy.num_val=8",
 )
 """toy-ppo with steps of a fraction of a second and a checkpoint after each: one training rank, and the `hf` engine."""
+_SHARED_FILE = re.compile(r"/dev/shm/[^\s(]+")
 HEADER = re.compile(r"^== (\S+), process (\d+), ", re.M)
 
 
@@ -64,6 +65,7 @@ class Watched(Started):
         super().__init__(directory, *values, program=program)
         self._seen: dict[int, psutil.Process] = {}
         self._sessions: set[Path] = set()
+        self._mapped: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -142,8 +144,12 @@ class Watched(Started):
         return [p for p in self._seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def _orphaned_shared_memory(self) -> list[str]:
-        """New files of shared memory that no living process has mapped (those of a run beside this one are in use)."""
+        """Files of shared memory that the run has made and no living process has mapped.
+
+        A run is known by its prefix, or by having mapped a file: those of another test's engine are not of this run.
+        """
         new = {path for path in SHARED_MEMORY.iterdir() if path.name not in self._shm_before}
+        new = {path for path in new if path.name.startswith("rltrain") or str(path) in self._mapped}
         if new:
             maps = "".join(_text(place / "maps") for place in Path("/proc").iterdir() if place.name.isdigit())
             new = {path for path in new if str(path) not in maps}
@@ -157,6 +163,7 @@ class Watched(Started):
                 return
             for process in found:
                 self._note(process)
+                self._mapped |= set(_SHARED_FILE.findall(_text(Path(f"/proc/{process.pid}/maps"))))
 
     def _note(self, process: psutil.Process) -> None:
         if process.pid in self._seen:

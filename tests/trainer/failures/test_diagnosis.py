@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer import diagnosis
-from trainer.cluster.host import error_line
-from trainer.diagnosis import diagnose
+from rltrain.cli import diagnosis
+from rltrain.cli.diagnosis import diagnose
+from rltrain.cluster.host import error_line
 
 CUDA = "CUDA out of memory. Tried to allocate 13.91 GiB. GPU 0 has a total capacity of 79.11 GiB of which 8 GiB is free"
 BEFORE = """== train-0, process 71, 2026-11-20 10:00:00
@@ -48,21 +48,21 @@ def crash(logs: Path, act: Callable[[], None], others: str = "") -> tuple[Path, 
 
 
 @pytest.mark.parametrize(
-    ("act", "playbook", "mend"),
+    ("act", "playbook", "fix"),
     [
         (out_of_gpu_memory, "gpu-out-of-memory", "ppo_micro_batch_size_per_gpu"),
         (out_of_host_memory, "host-allocation-refused", "memory"),
         (no_compiler, "c-compiler-missing", "ompiler"),
     ],
 )
-def test_known_errors(tmp_path: Path, act: Callable[[], None], playbook: str, mend: str) -> None:
+def test_known_errors(tmp_path: Path, act: Callable[[], None], playbook: str, fix: str) -> None:
     begin = time.time() - 1
     _, message = crash(tmp_path, act, "RuntimeError: [gloo] Connection reset by peer\n")
     lines = diagnose(tmp_path, begin, message)
     *_, known, more = lines
     assert known.startswith("Known problem: ")
     assert known.endswith(f"(rlcheck explain {playbook})")
-    assert mend in known
+    assert fix in known
     assert more == f"All that the logs tell: rlcheck diagnose {tmp_path}"
     assert len(lines) <= 3
 

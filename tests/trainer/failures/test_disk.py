@@ -27,7 +27,7 @@ def test_disk_full(tmp_path: Path) -> None:
     (directory / "checkpoints").mkdir(parents=True)
     isolated = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--mount")
     shell = ("sh", "-c", SCRIPT.format(kib=3400), "sh", str(directory))
-    program = (*isolated, *shell, sys.executable, "-c", "from trainer.cli import main; main()")
+    program = (*isolated, *shell, sys.executable, "-m", "rltrain")
     run = Watched(directory, *arguments(directory), program=program).finish()
     assert run.code == 1
     lines = message(run)
@@ -38,7 +38,7 @@ def test_disk_full(tmp_path: Path) -> None:
     left = directory / "left"
     left.rename(directory / "checkpoints.left")
     assert os.listdir(directory / "checkpoints.left") == ["global_step_1"]
-    from trainer.checkpoints import at
+    from rltrain.records.checkpoints import at
 
     at(directory / "checkpoints.left" / "global_step_1").verify()
     assert checkpoints(directory) == []

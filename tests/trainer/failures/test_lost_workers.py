@@ -37,7 +37,7 @@ def lost_once(place: Path) -> Run:
 
 def test_a_lost_engine_is_started_anew_and_the_run_goes_on(lost_once: Run) -> None:
     assert lost_once.code == 0, lost_once.err
-    assert lost_once.out.count("starting rollout-0 anew") == 1
+    assert lost_once.out.count("restarting rollout-0") == 1
     assert "rollout rank 0" in lost_once.out
     assert [step["step"] for step in lost_once.steps] == [0, 1, 2, 3]
     assert lost_once.record["outcome"] == "finished"
@@ -62,7 +62,7 @@ def test_a_second_loss_ends_the_run(place: Path) -> None:
     done = run.finish()
     assert done.code == 1
     assert done.record["outcome"] == "failed"
-    assert done.out.count("starting rollout-0 anew") == 1
+    assert done.out.count("restarting rollout-0") == 1
     # Answers that were given to the wrong prompts would differ by 1e-3 and more.
     diffs = column(done.steps, "training/rollout_probs_diff_mean")
     assert len(diffs) >= 2
@@ -70,7 +70,7 @@ def test_a_second_loss_ends_the_run(place: Path) -> None:
     lines = message(done)
     assert f"process {second} on node" in lines[0]
     assert "was killed by SIGKILL" in lines[0]
-    assert "an engine had been started anew before: once in a run is the limit" in lines[0]
+    assert "an engine had been restarted before: once in a run is the limit" in lines[0]
     assert "Saved up to step " in lines[-1]
 
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.core.errors import UserError
+from rltrain.workers.fsdp.rank import RankInfo, connect
 from tests.trainer.end_to_end.runs import COMMAND, environ
 from tests.trainer.failures.scene import PATIENCE_S, Watched, arguments, message
-from trainer.errors import UserError
-from trainer.fsdp.rank import RankInfo, connect
 
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.row("F67")
 def test_torchrun(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--master-port=0", "--no-python")
@@ -63,6 +64,7 @@ def test_what_the_engine_refuses_ends_with_its_diagnosis(tmp_path: Path) -> None
     assert lines[1].endswith("(rlcheck explain kv-cache-too-small)")
 
 
+@pytest.mark.row("F22")
 def test_engine_does_not_start_in_time(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     values = ("actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.start_timeout_s=1")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.core.errors import UserError
+from rltrain.records.checkpoints import MANIFEST, choose
+from rltrain.toy.make import make_toy
 from tests.trainer.end_to_end.runs import Run
 from tests.trainer.failures.scene import PATIENCE_S, Watched, arguments, checkpoints, message, planned
-from trainer.checkpoints import MANIFEST, choose
-from trainer.errors import UserError
-from trainer.toy.make import make_toy
 
 pytestmark = pytest.mark.timeout(900)
 SAVED = ("global_step_1", "global_step_2")
@@ -21,7 +21,7 @@ SAVED = ("global_step_1", "global_step_2")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training file that stays where it is while runs come and go."""
-    from trainer.config import load
+    from rltrain.config import load
 
     return make_toy(load("toy-ppo", ("toy.num_train=64", "toy.num_val=8")), tmp_path_factory.mktemp("data")).train_file
 
@@ -53,6 +53,7 @@ def bad_rewards(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         data.write_text(kept)
 
 
+@pytest.mark.row("F40")
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted(bad_rewards: Run) -> None:
     first, second = bad_rewards.steps[-2:]
     assert (first["step"], second["step"]) == (1, 2)
@@ -61,6 +62,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(bad_rewards: Run) 
     assert second["audit"]["parameter_sha256"] == first["audit"]["parameter_sha256"]
 
 
+@pytest.mark.row("F40")
 def test_it_never_reaches_the_engine(bad_rewards: Run) -> None:
     """Step 3 was generated, by an engine whose checksums agree with the actor's, before its reward ended the run."""
     assert "reward" in bad_rewards.err
@@ -68,6 +70,7 @@ def test_it_never_reaches_the_engine(bad_rewards: Run) -> None:
     assert all(step["training/rollout_probs_diff_mean"] < 5e-6 for step in bad_rewards.steps[1:])
 
 
+@pytest.mark.row("F33")
 def test_nan_reward_names_the_sample(bad_rewards: Run) -> None:
     assert bad_rewards.code == 1
     lines = message(bad_rewards)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.core.work import WorkFiles
 from tests.trainer.end_to_end.runs import Run
 from tests.trainer.failures.scene import Watched, arguments, checkpoints, planned
-from trainer.work import WorkFiles
 
 pytestmark = pytest.mark.timeout(900)
 LONG = (

@@ -13,6 +13,7 @@ from tests.trainer.failures.scene import Watched, arguments, checkpoints, messag
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.row("F69")
 def test_stall(tmp_path: Path) -> None:
     """One of two ranks is stopped, as by a disk that does not answer: the other waits in a collective for ever."""
     directory = tmp_path / "run"

@@ -6,8 +6,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from trainer.config.schema import RunConfig
-from trainer.rewards.request import RewardRequest
+from rltrain.config.schema import RunConfig
+from rltrain.rewards.request import RewardRequest
 
 
 def run_config(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import pytest
 
-from trainer.rewards.custom import BadReward, read_answer
+from rltrain.rewards.custom import BadReward, read_answer
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,7 @@ def test_dicts_keep_their_other_numbers() -> None:
     assert read_answer(UserDict(score=1)) == (1.0, {})
 
 
+@pytest.mark.row("F30")
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.batch import Batch, Sample
-from trainer.errors import RunFailure, UserError
-from trainer.rewards.combine import combine
-from trainer.rewards.request import RewardResult
+from rltrain.core.batch import Batch, Sample
+from rltrain.core.errors import RunFailure, UserError
+from rltrain.rewards.combine import combine
+from rltrain.rewards.request import RewardResult
 
 
 def sample(index: int, source: str = "toy") -> Sample:
@@ -36,6 +36,7 @@ def test_a_masked_token_in_the_middle_does_not_matter() -> None:
     assert combine([result(3.0)], [sample(0)], gap)[0].tolist() == [[0, 0, 3.0, 0]]
 
 
+@pytest.mark.row("F33")
 def test_statistics_by_source() -> None:
     samples = [sample(0, "a/b"), sample(1, "a/b"), sample(2, "c"), sample(3, "")]
     results = [
@@ -64,6 +65,7 @@ def test_statistics_by_source() -> None:
     }
 
 
+@pytest.mark.row("F20")
 @pytest.mark.parametrize("width", [0, 4])
 def test_a_response_without_tokens_is_an_error(width: int) -> None:
     with pytest.raises(RunFailure, match=r"have no token, the first is sample 0-1$" if width else "have no token"):

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.control.build import batch
+from rltrain.controller.reward_manager import request as asked
+from rltrain.core.errors import UserError
+from rltrain.data.loader import to_prompt_batch
+from rltrain.data.schema import Row
+from rltrain.rewards.combine import combine
+from rltrain.rewards.coverage import check_rows
+from rltrain.rewards.request import RewardResult
+from rltrain.rewards.spec import spec_of
+from tests.trainer.controller.build import batch
 from tests.trainer.rewards.support import request, run_config, write
-from trainer.data.loader import to_prompt_batch
-from trainer.data.schema import Row
-from trainer.errors import UserError
-from trainer.rewards.combine import combine
-from trainer.rewards.coverage import check_rows
-from trainer.rewards.request import RewardResult
-from trainer.rewards.spec import spec_of
-from trainer.scoring import request as asked
 
 Rules = tuple[dict[str, Any], ...]
 

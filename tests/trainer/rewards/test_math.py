@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trainer.rewards.math_reward import MathRule, TookTooLong, time_limit
+from rltrain.rewards.math_reward import MathRule, TookTooLong, time_limit
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.core.errors import UserError
+from rltrain.rewards.pool import RewardPool
 from tests.conftest import base_environ
 from tests.trainer.rewards.support import requests, run_config, write
 from tests.trainer.rewards.test_pool import alive, wait_until
-from trainer.errors import UserError
-from trainer.rewards.pool import RewardPool
 
 TEXTS = [*"aaaaaaaaa", "bad\nline", *"aaaaaaaaaaaaaaa"]
 SAMPLE = "sample 0-9/0 (data_source 'toy', response \"bad\\nline\")"
@@ -119,7 +119,7 @@ FLOOD = """
 import sys
 from pathlib import Path
 from tests.trainer.rewards.support import requests, run_config
-from trainer.rewards.pool import RewardPool
+from rltrain.rewards.pool import RewardPool
 with RewardPool(run_config(custom=Path(sys.argv[1]))) as pool:
     print([result.score for result in pool.score(requests("a", "b"))])
 """

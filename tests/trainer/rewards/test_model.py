@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
-from trainer.config.schema import RewardModelConfig
-from trainer.errors import UserError
-from trainer.rewards.model import Conversation, RewardModel, conversation
+from rltrain.config.schema import RewardModelConfig
+from rltrain.core.errors import UserError
+from rltrain.rewards.model import Conversation, RewardModel, conversation
 
 TEMPLATE = "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}{{ eos_token }}{% endfor %}"
 LETTERS = string.ascii_letters + string.digits + " :.?"
@@ -111,6 +111,7 @@ def test_a_model_that_pads_with_eos_is_read_where_it_was_trained_to_be(tmp_path:
     assert reward_model(path).score(TALKS)[0][3] == pytest.approx(alone(path, ids[:-1]), abs=1e-5)
 
 
+@pytest.mark.row("F32", "F34")
 def test_its_own_tokenizer_reads_the_text(tmp_path: Path) -> None:
     # The policy's ids would be others: the vocabulary here is in reverse order.
     own = tokenizer(LETTERS[::-1])
@@ -131,6 +132,7 @@ def test_a_tokenizer_and_a_template_of_another_place(tmp_path: Path) -> None:
     assert scores == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.row("F32")
 def test_long_texts_are_cut_from_the_left_counted_and_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

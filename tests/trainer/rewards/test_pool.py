@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.core.errors import UserError
+from rltrain.rewards.pool import RewardPool
 from tests.conftest import base_environ
 from tests.trainer.rewards.support import request, requests, run_config, write
-from trainer.errors import UserError
-from trainer.rewards.pool import RewardPool
 
 
 def test_parts_are_weighted_and_order_is_kept(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from tests.trainer.rewards.support import requests, run_config
-from trainer.rewards.pool import RewardPool
+from rltrain.rewards.pool import RewardPool
 pool = RewardPool(run_config(custom=Path(sys.argv[1]), timeout_s=100))
 pool.check()
 print([child.pid for child in pool._children][0], flush=True)

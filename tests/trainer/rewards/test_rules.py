@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rltrain.core.errors import UserError
+from rltrain.rewards.rules import RULES, digits, text_of
+from rltrain.rewards.spec import RuleSpec, spec_of
 from tests.trainer.rewards.support import run_config
-from trainer.errors import UserError
-from trainer.rewards.rules import RULES, digits, text_of
-from trainer.rewards.spec import RuleSpec, spec_of
 
 
 def worth(kind: str, solution: str, truth: str, pattern: str = "", method: str = "strict") -> float:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.core.errors import UserError
+from rltrain.rewards.pool import RewardPool
 from tests.trainer.rewards.support import request, run_config, write
-from trainer.errors import UserError
-from trainer.rewards.pool import RewardPool
 
 
 def start_error(path: Path, **config: object) -> str:

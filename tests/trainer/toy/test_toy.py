@@ -13,14 +13,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from trainer.config.schema import DataConfig, RunConfig
-from trainer.config.schema.data import ToyDemonstrator, ToyTask
-from trainer.data.dataset import build_dataset
-from trainer.data.template import load_tokenizer
-from trainer.errors import UserError
-from trainer.toy.make import ToyPaths, make_toy
-from trainer.toy.tasks import DEMONSTRATORS, TASKS
-from trainer.toy.tokenizer import build_tokenizer, hold_loaded_equal
+from rltrain.config.schema import DataConfig, RunConfig
+from rltrain.config.schema.data import ToyDemonstrator, ToyTask
+from rltrain.core.errors import UserError
+from rltrain.data.dataset import build_dataset
+from rltrain.data.template import load_tokenizer
+from rltrain.toy.make import ToyPaths, make_toy
+from rltrain.toy.tasks import DEMONSTRATORS, TASKS
+from rltrain.toy.tokenizer import build_tokenizer, hold_loaded_equal
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
 QWEN2 = {"model_type": "qwen2", **SIZES, "intermediate_size": 64, "num_key_value_heads": 2}
@@ -168,7 +168,7 @@ def test_making_draws_nothing_from_the_callers_generator(tmp_path: Path) -> None
 def test_made_once_and_anew_when_the_settings_change(tmp_path: Path) -> None:
     paths = make_toy(config(), tmp_path / "toy")
     before = os.stat(paths.train_file)
-    assert make_toy(config(), tmp_path / "toy") == paths
+    assert make_toy(config(), tmp_path / "toy").directory == paths.directory
     assert os.stat(paths.train_file) == before
     make_toy(config(task="copy"), tmp_path / "toy")
     assert rows(paths.train_file)[0]["data_source"] == "toy/copy"

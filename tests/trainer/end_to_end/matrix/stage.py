@@ -14,28 +14,28 @@ import pytest
 from rich.console import Console
 from torch import Tensor
 
+from rltrain.cluster.calls import gather
+from rltrain.cluster.placement import plan
+from rltrain.cluster.runtime import Runtime, connect
+from rltrain.config import RunConfig, check, load, resolve
+from rltrain.config.machine import this_machine
+from rltrain.controller.callbacks import Callback, StepRecord
+from rltrain.controller.crew import Crew
+from rltrain.controller.engine_group import EngineGroup
+from rltrain.controller.position import Position
+from rltrain.controller.prepare import Prepared, prepare
+from rltrain.controller.rollout import Rollout
+from rltrain.controller.session import Session
+from rltrain.controller.train_group import TrainGroup
+from rltrain.core.batch import Batch
+from rltrain.core.clock import Clock
+from rltrain.core.progress import Stages
+from rltrain.records.run_dir import RunDir, read_steps
+from rltrain.rewards.pool import RewardPool
+from rltrain.toy.make import make_toy
+from rltrain.workers.fsdp.rank import RankInfo
 from tests.trainer.cluster.workers import spawn
 from tests.trainer.end_to_end.matrix.workers import FragileEngine, ManyRuns
-from trainer.batch import Batch
-from trainer.callbacks import Callback, StepRecord
-from trainer.clock import Clock
-from trainer.cluster.calls import gather
-from trainer.cluster.placement import plan
-from trainer.cluster.runtime import Runtime, connect
-from trainer.config import RunConfig, check, load, resolve
-from trainer.crew import Crew
-from trainer.engines import Engines
-from trainer.fsdp.rank import RankInfo
-from trainer.hybrid import Hybrid
-from trainer.machine import this_machine
-from trainer.position import Position
-from trainer.prepare import Prepared, prepare
-from trainer.progress import Stages
-from trainer.rewards.pool import RewardPool
-from trainer.run_dir import RunDir, read_steps
-from trainer.session import Session
-from trainer.toy.make import make_toy
-from trainer.trainers import Trainers
 
 DEADLINE_S = 120.0
 N = 4
@@ -90,7 +90,7 @@ class KeptCrew(Crew):
 
     def close(self) -> None:
         """End the process groups alone."""
-        self.trainers.shutdown()
+        self.train_group.shutdown()
 
 
 class Stage:
@@ -104,13 +104,13 @@ class Stage:
         infos = [RankInfo(slot.rank, len(placement.train), "127.0.0.1", 0, "cpu") for slot in placement.train]
         args = [(config, info) for info in infos]
         self._ranks = spawn(runtime, ManyRuns, placement.train, args, deadline_s=DEADLINE_S)
-        engines = [(config, slot.rank) for slot in placement.rollout]
-        self._engines = spawn(runtime, FragileEngine, placement.rollout, engines, deadline_s=DEADLINE_S)
-        gather(runtime, [self._engines.begin("start", [()] * len(engines))], DEADLINE_S, "loading the engine")
+        engine_group = [(config, slot.rank) for slot in placement.rollout]
+        self._engine_group = spawn(runtime, FragileEngine, placement.rollout, engine_group, deadline_s=DEADLINE_S)
+        gather(runtime, [self._engine_group.begin("start", [()] * len(engine_group))], DEADLINE_S, "loading the engine")
 
     def break_sync(self, fault: str) -> None:
         """Break the engine's weight sync, or mend it (empty)."""
-        self._engines.all("break_sync", fault, deadline_s=DEADLINE_S)
+        self._engine_group.all("break_sync", fault, deadline_s=DEADLINE_S)
 
     def play(self, *values: str, played: Played | None = None) -> Played:
         """The whole run of `toy-ppo` with VALUES. PLAYED: filled even if the run fails."""
@@ -121,7 +121,7 @@ class Stage:
         played = Played() if played is None else played
         with RewardPool(prepared.config) as pool, pytest.MonkeyPatch.context() as patch:
             pool.check()
-            patch.setattr("trainer.session.start_crew", self._crew)
+            patch.setattr("rltrain.controller.session.start_crew", self._crew)
             position = Position(prepared, directory, clock)
             session = Watched(prepared, position, directory, pool, self._runtime, stages, clock).watch(played)
             session.run(Console(file=io.StringIO()), 0.0)
@@ -139,10 +139,12 @@ class Stage:
         config = prepared.config
         _, port = runtime.rendezvous(runtime.home)
         self._ranks.all("become", config, port, total_steps, deadline_s=DEADLINE_S)
-        trainers = Trainers(self._ranks, config)
-        engines = Engines(runtime, self._engines, trainers, config)
+        train_group = TrainGroup(self._ranks, config)
+        engine_group = EngineGroup(runtime, self._engine_group, train_group, config)
         facts: dict[str, Any] = {"training": [], "engines": []}
-        return KeptCrew(trainers, engines, Hybrid(config, trainers, engines, prepared.tokenizer, clock), facts)
+        return KeptCrew(
+            train_group, engine_group, Rollout(config, train_group, engine_group, prepared.tokenizer, clock), facts
+        )
 
 
 @contextmanager

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from rltrain.core.batch import Batch
+from rltrain.core.errors import RunFailure
 from tests.trainer.end_to_end.matrix.stage import NUM_SAMPLES, N, Played, Stage, first_advantages, groups, scores
-from trainer.batch import Batch
-from trainer.errors import RunFailure
 
 pytestmark = pytest.mark.timeout(400)
 FILTER = ("algorithm.adv_estimator=grpo", "algorithm.filter_groups.enable=true")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rltrain.algos.kl import kl_penalty
+from rltrain.algos.masked import masked_mean, row_means
 from tests.trainer.end_to_end.matrix.stage import Played, Stage
-from trainer.algos.kl import kl_penalty
-from trainer.algos.masked import masked_mean, row_means
 
 pytestmark = pytest.mark.timeout(400)
 GRPO = "algorithm.adv_estimator=grpo"
@@ -73,6 +73,7 @@ def test_kl_in_the_reward(stage: Stage, kind: str) -> None:
     assert float(row_means(kl, mask).mean()) == pytest.approx(kls[1], abs=1e-6)
 
 
+@pytest.mark.row("F42")
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_truncated_importance_weights(stage: Stage, grpo: Played, level: str) -> None:
     correction = "algorithm.rollout_correction"

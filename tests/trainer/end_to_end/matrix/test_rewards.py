@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from rltrain.config.schema import RewardModelConfig
+from rltrain.rewards.model import RewardModel, conversation
+from rltrain.toy.tokenizer import build_tokenizer
 from tests.trainer.end_to_end.matrix.stage import Stage, scores
-from tests.trainer.fsdp.models import ROPE
-from trainer.config.schema import RewardModelConfig
-from trainer.rewards.model import RewardModel, conversation
-from trainer.toy.tokenizer import build_tokenizer
+from tests.trainer.workers.fsdp.models import ROPE
 
 pytestmark = pytest.mark.timeout(400)
 GRPO = ("algorithm.adv_estimator=grpo", "trainer.total_training_steps=1")
@@ -49,6 +49,7 @@ def test_rules_and_a_users_function_add_up_by_weight(stage: Stage, tmp_path: Pat
     assert step["critic/score/mean"] == pytest.approx(float(scores(batch).mean()))
 
 
+@pytest.mark.row("F32", "F34")
 def test_a_reward_model_scores_beside_the_rules(stage: Stage, tmp_path: Path) -> None:
     tokenizer = build_tokenizer(32)
     torch.manual_seed(1)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from rltrain.core.errors import RunFailure
 from tests.trainer.end_to_end.matrix.stage import Played, Stage
 from tests.trainer.end_to_end.matrix.workers import SCALED
-from trainer.errors import RunFailure
 
 pytestmark = pytest.mark.timeout(400)
 DIFF = "training/rollout_probs_diff_mean"

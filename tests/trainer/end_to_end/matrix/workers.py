@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from trainer.config.schema import RunConfig
-from trainer.rollout.worker import EngineWorker
-from trainer.sync.bucket import unpack
-from trainer.sync.shm import ShmReceiver
-from trainer.sync.transport import Descriptor
-from trainer.train_rank import TrainRank
+from rltrain.config.schema import RunConfig
+from rltrain.workers.fsdp.worker import TrainWorker
+from rltrain.workers.rollout.worker import EngineWorker
+from rltrain.workers.sync.bucket import unpack
+from rltrain.workers.sync.shm import ShmReceiver
+from rltrain.workers.sync.transport import Descriptor
 
 Fault = Literal["", "stale", "scaled"]
 SCALED = "model.layers.1.mlp.down_proj.weight"
 
 
-class ManyRuns(TrainRank):
+class ManyRuns(TrainWorker):
     """A training rank that can leave its run for another one."""
 
     def become(self, config: RunConfig, port: int, total_steps: int) -> None:
         """Forget everything, and set up for CONFIG; the ranks meet at PORT (collective)."""
         self.shutdown()
-        TrainRank.__init__(self, config, replace(self._info, master_port=port))
+        TrainWorker.__init__(self, config, replace(self._info, master_port=port))
         self.setup(total_steps)
 
 
@@ -35,13 +35,13 @@ class FragileEngine(EngineWorker):
         """From now on: `stale` drops what is received; `scaled` halves one tensor of it. Empty: all is well again."""
         self._fault = fault
 
-    def load_bucket(self, descriptor: Descriptor, version: int) -> None:
+    def load_bucket(self, descriptor: Descriptor) -> None:
         """Load a bucket, as well as the fault allows."""
         if self._fault == "stale":
-            self.policy_version = version
+            self.has_weights = True
             return
         if self._fault == "scaled":
             for name, tensor in unpack(descriptor.bucket, ShmReceiver().receive(descriptor)):
                 if name == SCALED:
                     tensor.mul_(0.5)
-        super().load_bucket(descriptor, version)
+        super().load_bucket(descriptor)

@@ -8,7 +8,7 @@ from typing import Any
 from bench_mistakes.registry import mistake, wrap
 
 
-@mistake("trainer.roles")
+@mistake("rltrain.controller.roles")
 def ranks_get_the_same(module: Any) -> None:
     """The sampler does not know the rank: all of them get the first one's rows."""
 
@@ -20,7 +20,7 @@ def ranks_get_the_same(module: Any) -> None:
     wrap(module, "critic_minis", minis)
 
 
-@mistake("trainer.fsdp.split")
+@mistake("rltrain.workers.fsdp.split")
 def ranks_get_everything(module: Any) -> None:
     """Nobody cuts the batch: each rank learns from all of it."""
 
@@ -35,7 +35,7 @@ def ranks_get_everything(module: Any) -> None:
     wrap(module, "_plan", plan)
 
 
-@mistake("trainer.roles")
+@mistake("rltrain.controller.roles")
 def loss_leaves_out_the_end(module: Any) -> None:
     """The mask of the loss ends one token early: the end token is never learnt."""
 

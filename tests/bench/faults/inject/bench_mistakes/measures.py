@@ -8,7 +8,7 @@ from typing import Any
 from bench_mistakes.registry import Counter, mistake, wrap
 
 
-@mistake("trainer.fsdp.forward")
+@mistake("rltrain.workers.fsdp.forward")
 def bf16_logits(module: Any) -> None:
     """Training rounds the logits to bfloat16 before the softmax."""
     wrap(module, "token_stats", lambda real, logits, *rest: real(logits.bfloat16(), *rest))
@@ -24,14 +24,14 @@ def engine_bf16_logits(module: Any) -> None:
     wrap(module.Sampler, "forward", forward)
 
 
-@mistake("trainer.fsdp.forward")
+@mistake("rltrain.workers.fsdp.forward")
 def shifted_targets(module: Any) -> None:
     """Off by one: a response token's log-probability is read under the logits of the position before."""
 
     wrap(module, "response_targets", lambda real, *args: real(*args).roll(1))
 
 
-@mistake("trainer.fsdp.worker")
+@mistake("rltrain.workers.fsdp.worker")
 def slow_rank(module: Any, rank: int, seconds: float) -> None:
     """One rank takes SECONDS longer for each update."""
 
@@ -43,7 +43,7 @@ def slow_rank(module: Any, rank: int, seconds: float) -> None:
     wrap(module.TrainWorker, "update_actor", slowly)
 
 
-@mistake("trainer.rollout.worker")
+@mistake("rltrain.workers.rollout.worker")
 def slower_and_slower(module: Any, seconds: float) -> None:
     """Each generation takes SECONDS longer than the one before."""
     calls = Counter()
@@ -55,7 +55,7 @@ def slower_and_slower(module: Any, seconds: float) -> None:
     wrap(module.EngineWorker, "generate", slowly)
 
 
-@mistake("trainer.loop")
+@mistake("rltrain.controller.loop")
 def keeps_every_batch(module: Any, megabytes: int) -> None:
     """The controller never lets go of what it has seen."""
     kept: list[bytearray] = []

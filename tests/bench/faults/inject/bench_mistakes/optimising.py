@@ -7,7 +7,7 @@ from typing import Any
 from bench_mistakes.registry import Counter, mistake, wrap
 
 
-@mistake("trainer.fsdp.optim")
+@mistake("rltrain.workers.fsdp.optim")
 def lr_times(module: Any, factor: float) -> None:
     """The learning rate is FACTOR times what the metrics and the config say: a schedule applied twice."""
 
@@ -28,7 +28,7 @@ def lr_times(module: Any, factor: float) -> None:
     wrap(module.Stepper, "step", step)
 
 
-@mistake("trainer.fsdp.optim")
+@mistake("rltrain.workers.fsdp.optim")
 def weights_do_not_change(module: Any, step: int = 1) -> None:
     """The optimizer has parameters of its own, not the model's: it steps, and nothing changes. From call STEP on."""
     calls = Counter()
@@ -45,7 +45,7 @@ def weights_do_not_change(module: Any, step: int = 1) -> None:
     wrap(module.Stepper, "step", stepped)
 
 
-@mistake("trainer.fsdp.actor")
+@mistake("rltrain.workers.fsdp.actor")
 def loss_spike(module: Any, step: int, factor: float, steps: int = 1) -> None:
     """A bad batch: at STEP (and STEPS - 1 more) the loss is FACTOR times what it should be."""
     updates = _updates(module)
@@ -57,7 +57,7 @@ def loss_spike(module: Any, step: int, factor: float, steps: int = 1) -> None:
     wrap(module.ActorLoss, "__call__", loss)
 
 
-@mistake("trainer.fsdp.actor")
+@mistake("rltrain.workers.fsdp.actor")
 def loss_is_nan(module: Any, step: int) -> None:
     """From STEP on the loss is no number."""
     updates = _updates(module)
@@ -71,7 +71,7 @@ def loss_is_nan(module: Any, step: int) -> None:
     wrap(module.ActorLoss, "__call__", loss)
 
 
-@mistake("trainer.fsdp.actor")
+@mistake("rltrain.workers.fsdp.actor")
 def weights_turn_nan(module: Any, step: int) -> None:
     """After STEP one weight of the actor is no number: a kernel that divides by zero."""
 
@@ -87,13 +87,13 @@ def weights_turn_nan(module: Any, step: int) -> None:
     wrap(module, "update_actor", update)
 
 
-@mistake("trainer.fsdp.actor")
+@mistake("rltrain.workers.fsdp.actor")
 def entropy_sign(module: Any) -> None:
     """The entropy bonus is added to the loss."""
     _signs(module, entropy=-1.0, kl=1.0)
 
 
-@mistake("trainer.fsdp.actor")
+@mistake("rltrain.workers.fsdp.actor")
 def kl_sign(module: Any) -> None:
     """The KL loss is taken off."""
     _signs(module, entropy=1.0, kl=-1.0)
@@ -111,7 +111,7 @@ def _signs(module: Any, entropy: float, kl: float) -> None:
     wrap(module.ActorLoss, "__call__", loss)
 
 
-@mistake("trainer.fsdp.actor")
+@mistake("rltrain.workers.fsdp.actor")
 def entropy_sign_unseen(module: Any) -> None:
     """The entropy bonus is added to what is differentiated; the loss in the metrics is the right one."""
 
@@ -122,7 +122,7 @@ def entropy_sign_unseen(module: Any) -> None:
     wrap(module.ActorLoss, "__call__", loss)
 
 
-@mistake("trainer.fsdp.actor")
+@mistake("rltrain.workers.fsdp.actor")
 def kl_sign_unseen(module: Any) -> None:
     """The same of the KL loss."""
 
@@ -133,7 +133,7 @@ def kl_sign_unseen(module: Any) -> None:
     wrap(module.ActorLoss, "__call__", loss)
 
 
-@mistake("trainer.advantages")
+@mistake("rltrain.controller.algorithm")
 def kl_reward_sign(module: Any) -> None:
     """KL in the reward is paid instead of charged."""
 
@@ -143,13 +143,13 @@ def kl_reward_sign(module: Any) -> None:
     wrap(module, "apply_kl_to_reward", apply)
 
 
-@mistake("trainer.fsdp.critic")
+@mistake("rltrain.workers.fsdp.critic")
 def critic_detached(module: Any) -> None:
     """The values that the critic's loss sees carry no gradient."""
     wrap(module, "values", lambda real, *args: (found := real(*args)).detach() + 0.0 * found)
 
 
-@mistake("trainer.fsdp.critic")
+@mistake("rltrain.workers.fsdp.critic")
 def critic_learns_others(module: Any) -> None:
     """The critic's returns are those of other rows."""
 

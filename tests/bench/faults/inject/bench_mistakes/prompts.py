@@ -14,7 +14,7 @@ OTHER_TEMPLATE = (
 )
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def training_renders_otherwise(module: Any, generation_prompt: bool = True) -> None:
     """Training renders the messages again, with a template of its own, or without the mark of the answer."""
 
@@ -39,13 +39,13 @@ def training_renders_otherwise(module: Any, generation_prompt: bool = True) -> N
     wrap(module, "assemble", again)
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def engine_adds_bos(module: Any) -> None:
     """The engine's tokenizer puts a mark of the beginning before the prompt, training's does not."""
     wrap(module, "Request", lambda real, ids, seed: real((1, *ids), seed))
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def training_adds_bos(module: Any) -> None:
     """The other way round."""
 
@@ -55,7 +55,7 @@ def training_adds_bos(module: Any) -> None:
     wrap(module, "assemble", again)
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def training_swaps_a_token(module: Any, old: int, new: int) -> None:
     """One special token has another number in training: lengths agree, tokens do not."""
 
@@ -69,55 +69,55 @@ def training_swaps_a_token(module: Any, old: int, new: int) -> None:
     wrap(module, "assemble", again)
 
 
-@mistake("trainer.rollout.vllm.options")
+@mistake("rltrain.workers.rollout.vllm.options")
 def raw_log_probs(module: Any) -> None:
     """The engine's log-probabilities are those before temperature."""
     wrap(module, "base", lambda real, *args: {**real(*args), "logprobs_mode": "raw_logprobs"})
 
 
-@mistake("trainer.fsdp.roles")
+@mistake("rltrain.workers.fsdp.models")
 def training_forgets_temperature(module: Any) -> None:
     """Training reads the model as if it sampled at 1."""
     wrap(module, "make_policy", lambda real, *args: replace(real(*args), temperature=1.0))
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def engine_forgets_temperature(module: Any) -> None:
     """The engine samples at 1 whatever the config says."""
     wrap(module, "train_sampling", lambda real, config: replace(real(config), temperature=1.0))
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def samples_share_seeds(module: Any, share: int) -> None:
     """SHARE neighbours of a group draw from the same random stream."""
     wrap(module, "request_seed", lambda real, run, step, uid, sample: real(run, step, uid, sample // share))
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def second_sample_is_the_first(module: Any) -> None:
     """Numbering begins at 0 in one place and at 1 in another: two samples of each group share a stream."""
     wrap(module, "request_seed", lambda real, run, step, uid, sample: real(run, step, uid, max(sample, 1)))
 
 
-@mistake("trainer.config.rules")
+@mistake("rltrain.config.rules")
 def rules_are_silent(module: Any) -> None:
     """Nothing holds the limit of the response against the answers."""
     module.RULES = tuple(rule for rule in module.RULES if rule.__name__ != "_data")
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def eos_is_ignored(module: Any) -> None:
     """The engine goes on after the end token."""
     wrap(module, "train_sampling", lambda real, config: replace(real(config), ignore_eos=True))
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def short_limit(module: Any, tokens: int) -> None:
     """The engine stops after TOKENS, long before the configured limit."""
     wrap(module, "train_sampling", lambda real, config: replace(real(config), max_tokens=tokens))
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def cuts_responses(module: Any, tokens: int) -> None:
     """What comes back is cut to TOKENS, as if a buffer were too small."""
 
@@ -133,7 +133,7 @@ def cuts_responses(module: Any, tokens: int) -> None:
     wrap(module, "assemble", again)
 
 
-@mistake("trainer.hybrid")
+@mistake("rltrain.controller.rollout")
 def tokenizes_responses_again(module: Any) -> None:
     """Training takes the text of a response and makes tokens of it, without the end token."""
 

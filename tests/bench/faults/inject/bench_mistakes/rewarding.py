@@ -9,7 +9,7 @@ from typing import Any
 from bench_mistakes.registry import Counter, mistake, wrap
 
 
-@mistake("trainer.scoring")
+@mistake("rltrain.controller.reward_manager")
 def reward_flipped(module: Any, step: int = 1) -> None:
     """The sum of the reward's parts is taken off instead of added, from the STEP-th batch on."""
     calls = Counter()
@@ -22,13 +22,13 @@ def reward_flipped(module: Any, step: int = 1) -> None:
     wrap(module, "combine", combine)
 
 
-@mistake("trainer.rewards.rules")
+@mistake("rltrain.rewards.rules")
 def reward_constant(module: Any, value: float) -> None:
     """The rule gives everything the same."""
     module.RULES["digits"] = lambda said, truth, rule: value
 
 
-@mistake("trainer.scoring")
+@mistake("rltrain.controller.reward_manager")
 def reward_turns_constant(module: Any, value: float, step: int) -> None:
     """From the STEP-th batch on the scorer fails and gives its default."""
     calls = Counter()
@@ -40,7 +40,7 @@ def reward_turns_constant(module: Any, value: float, step: int) -> None:
     wrap(module, "combine", combine)
 
 
-@mistake("trainer.scoring")
+@mistake("rltrain.controller.reward_manager")
 def rewards_of_neighbours(module: Any) -> None:
     """Off by one: each answer gets the reward of the one before."""
 
@@ -50,7 +50,7 @@ def rewards_of_neighbours(module: Any) -> None:
     wrap(module, "combine", combine)
 
 
-@mistake("trainer.advantages")
+@mistake("rltrain.controller.algorithm")
 def advantages_flipped(module: Any) -> None:
     """Rewards are right, what is learnt from them is the opposite."""
 
@@ -61,13 +61,13 @@ def advantages_flipped(module: Any) -> None:
     wrap(module, "compute_advantages", compute)
 
 
-@mistake("trainer.algos.advantages.gae")
+@mistake("rltrain.algos.advantages.gae")
 def gae_not_whitened(module: Any) -> None:
     """Advantages stay as they come."""
     wrap(module, "whiten", lambda real, values, mask: values)
 
 
-@mistake("trainer.algos.advantages.grpo")
+@mistake("rltrain.algos.advantages.grpo")
 def grpo_not_divided(module: Any) -> None:
     """Centred, not divided by the group's standard deviation."""
 
@@ -77,7 +77,7 @@ def grpo_not_divided(module: Any) -> None:
     _estimator("grpo", module, grpo)
 
 
-@mistake("trainer.algos.advantages.grpo")
+@mistake("rltrain.algos.advantages.grpo")
 def grpo_not_centred(module: Any) -> None:
     """The reward itself is the advantage: nothing is compared."""
 

@@ -26,31 +26,31 @@ def _publish(module: Any, which: Callable[[int, str], int]) -> None:
     wrap(module.Publisher, "__init__", made)
 
 
-@mistake("trainer.sync.publisher")
+@mistake("rltrain.workers.sync.publisher")
 def sync_stops(module: Any, step: int) -> None:
     """Step STEP is the first to sample with weights that are out of date, and stays with them."""
     _publish(module, lambda due, name: min(due, step - 2))
 
 
-@mistake("trainer.sync.publisher")
+@mistake("rltrain.workers.sync.publisher")
 def part_stays(module: Any, part: str) -> None:
     """Weights whose name holds PART are sent as they were at first, every time."""
     _publish(module, lambda due, name: 0 if part in name else due)
 
 
-@mistake("trainer.sync.publisher")
+@mistake("rltrain.workers.sync.publisher")
 def sends_old(module: Any, behind: int) -> None:
     """A buffer too many: what is sent is BEHIND steps old."""
     _publish(module, lambda due, name: due - behind)
 
 
-@mistake("trainer.sync.publisher")
+@mistake("rltrain.workers.sync.publisher")
 def sends_old_and_says_so(module: Any, behind: int) -> None:
     """The same, and each sample is marked with the version that it comes from: sampling runs ahead of training."""
     _publish(module, lambda due, name: due - behind)
 
 
-@mistake("trainer.hybrid", part_of="sends_old_and_says_so")
+@mistake("rltrain.controller.rollout", part_of="sends_old_and_says_so")
 def marks_old(module: Any, behind: int) -> None:
     """The marks of `sends_old_and_says_so`."""
 
@@ -60,44 +60,44 @@ def marks_old(module: Any, behind: int) -> None:
     wrap(module, "assemble", again)
 
 
-@mistake("trainer.rollout.worker")
+@mistake("rltrain.workers.rollout.worker")
 def engine_drops_weights(module: Any, step: int) -> None:
     """The engine says that it took the buckets, and leaves them, from STEP's sampling on."""
     syncs = Counter()
 
-    def load(real: Any, self: Any, descriptor: Any, version: int) -> None:
+    def load(real: Any, self: Any, descriptor: Any) -> None:
         if descriptor.bucket.index == 0:
             syncs()
         if syncs.value < step:
-            real(self, descriptor, version)
-        self.policy_version = version
+            real(self, descriptor)
+        self.has_weights = True
 
     wrap(module.EngineWorker, "load_bucket", load)
 
 
-@mistake("trainer.engines")
+@mistake("rltrain.controller.engine_group")
 def controller_skips_sync(module: Any, step: int) -> None:
     """From STEP on the controller takes the weights for up to date."""
 
     def take(real: Any, self: Any) -> None:
-        if self.policy_version < 0 or self._trainers.version < step - 1:
+        if self.policy_version < 0 or self._train_group.policy_version < step - 1:
             real(self)
 
-    wrap(module.Engines, "_take_weights", take)
+    wrap(module.EngineGroup, "_take_weights", take)
 
 
-@mistake("trainer.engines")
+@mistake("rltrain.controller.engine_group")
 def syncs_seldom(module: Any, every: int) -> None:
     """Only every EVERY-th version reaches the engine."""
 
     def take(real: Any, self: Any) -> None:
-        if self.policy_version < 0 or self._trainers.version % every == 0:
+        if self.policy_version < 0 or self._train_group.policy_version % every == 0:
             real(self)
 
-    wrap(module.Engines, "_take_weights", take)
+    wrap(module.EngineGroup, "_take_weights", take)
 
 
-@mistake("trainer.sync.publisher")
+@mistake("rltrain.workers.sync.publisher")
 def sends_transposed_qk(module: Any) -> None:
     """Query and key projections of one layer change places on the way."""
 

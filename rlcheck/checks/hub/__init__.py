@@ -1,0 +1,1 @@
+"""Checks of family HFC: the Hugging Face cache and Hub client."""

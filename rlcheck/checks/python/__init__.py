@@ -1,0 +1,1 @@
+"""Checks of family ENV: the Python environment and the packages in it."""

@@ -1,0 +1,1 @@
+"""Checks of family SYS: limits, memory, processors, disks, container, tool chain, environment."""

@@ -1,0 +1,161 @@
+"""What commands that read what is there can be asked: run, diagnose, explain, list."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlcheck.cli.requests.report import (
+    AsciiOption,
+    Format,
+    FormatOption,
+    FrameworkOption,
+    OutputOption,
+    ReportRequest,
+    StrictOption,
+    VerboseOption,
+)
+
+
+@dataclass(frozen=True)
+class RunReportRequest(ReportRequest):
+    """A run is read without a Python."""
+
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0.1, metavar="SECONDS", help="With --watch: stop watching after this time."),
+    ] = None
+    python: str = ""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Judge a running or finished training run by its metrics and samples: what went wrong first, and since which step.
+
+    As a guard in a script: rlcheck run DIR --watch || scancel $JOB
+    """
+
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN_DIR]",
+            help="Directory of a run, or its metrics: JSONL, TensorBoard events, trainer_state.json.",
+        ),
+    ] = ""
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Follow the run until it ends; exit with 1 at the first failure or when it stalls."
+        ),
+    ] = False
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=0.05, metavar="SECONDS", help="With --watch: polling interval.")
+    ] = 5.0
+    stall_s: Annotated[
+        float,
+        typer.Option(
+            "--stall-s",
+            min=0.1,
+            metavar="SECONDS",
+            help="With --watch: minimum time without a new step before the run counts as stalled.",
+        ),
+    ] = 600.0
+    start_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--start-timeout", min=0.1, metavar="SECONDS", help="With --watch: time that the first step may take."
+        ),
+    ] = 1800.0
+    compare: Annotated[
+        str,
+        typer.Option(
+            "--compare", metavar="RUN_DIR", help="Compare with another run: what differs, and since which step."
+        ),
+    ] = ""
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write a page with curves, samples and findings."),
+    ] = None
+    report: RunReportRequest = field(default_factory=RunReportRequest)
+
+
+@dataclass(frozen=True)
+class DiagnoseRequest:
+    """Read logs or a traceback: what failed first, how sure that is, how to verify it, and the fix to type."""
+
+    words: Annotated[
+        tuple[str, ...],
+        typer.Argument(
+            metavar="[LOG|KEY=VALUE]...",
+            help="Logs: files (also .gz), directories of them, - for standard input; overrides of --config.",
+            show_default=False,
+        ),
+    ] = ()
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep reading as the logs are written and report each problem at once.")
+    ] = False
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also show what ranks lower and what only follows from it.")
+    ] = False
+    facts: Annotated[
+        Path | None,
+        typer.Option("--facts", help="Confirm by a file that `rlcheck collect` wrote on the machine of the log."),
+    ] = None
+    here: Annotated[
+        bool, typer.Option("--here", help="Confirm by examining this machine, where the log was written.")
+    ] = False
+    config: Annotated[
+        str,
+        typer.Option("--config", metavar="CONFIG", help="Config of the run; fixes are then printed as its overrides."),
+    ] = ""
+    framework: FrameworkOption = "auto"
+    format: FormatOption = Format.TEXT
+    output: OutputOption = None
+    strict: StrictOption = False
+    ignore: Annotated[
+        tuple[str, ...],
+        typer.Option("--ignore", metavar="ID|FAMILY", help="Leave out a playbook, those of a check, or a family."),
+    ] = ()
+    select: Annotated[
+        tuple[str, ...],
+        typer.Option("--select", metavar="ID|FAMILY", help="Use only these playbooks, those of a check, or a family."),
+    ] = ()
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=0.1,
+            metavar="SECONDS",
+            help="With --follow: end after this time without a new line. With --here: limit of each examination.",
+        ),
+    ] = None
+    verbose: VerboseOption = False
+    ascii_only: AsciiOption = False
+
+
+@dataclass(frozen=True)
+class ExplainRequest:
+    """Show a check or a playbook in full: what happens, why, how to verify it, how to fix it."""
+
+    name: Annotated[str, typer.Argument(metavar="ID", help="ID of a check (SYS001) or a playbook (shm-too-small).")]
+    ascii_only: AsciiOption = False
+
+
+class ListFormat(str, Enum):
+    """What a list can be printed as."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True)
+class ListRequest:
+    """List every check with its family, the facts that it needs and its playbook; or every playbook."""
+
+    format: Annotated[ListFormat, typer.Option("--format", "-f", help="Format of the list.")] = ListFormat.TEXT
+    select: Annotated[
+        tuple[str, ...], typer.Option("--select", metavar="ID|FAMILY", help="List only these checks. Repeatable.")
+    ] = ()
+    playbooks: Annotated[bool, typer.Option("--playbooks", help="List the playbooks instead of the checks.")] = False

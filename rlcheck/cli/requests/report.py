@@ -1,0 +1,98 @@
+"""What commands share: options that several declare, and those that say what becomes of a report."""
+
+# No `from __future__ import annotations`: `rlcheck.cli.declare` reads the annotations as values.
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Format(str, Enum):
+    """What a report can be printed as."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    JUNIT = "junit"
+    SARIF = "sarif"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Format of the report.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
+]
+SelectOption = Annotated[
+    tuple[str, ...], typer.Option("--select", metavar="ID|FAMILY", help="Run only these checks. Repeatable.")
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Exit with 1 also for warnings and for checks that could not run.")
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show every check or diagnosis in full, with its evidence.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="With --fix: show what would be done and change nothing.")
+]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="With --fix: do it without asking, and overwrite what is there.")
+]
+PlotOption = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.png|.html", help="Draw the result into this file.")
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        metavar="SECONDS",
+        help="Limit each examination to this time. Each has a limit of its own, too.",
+    ),
+]
+PythonOption = Annotated[
+    str,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="Examine another Python: an interpreter, a venv or conda directory, or a command that starts one.",
+    ),
+]
+AsciiOption = Annotated[bool, typer.Option("--ascii", "--ascii-only", help="Use ASCII characters only.")]
+FrameworkOption = Annotated[
+    str,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="Framework of the config (rltrain, verl, verl@0.8.0, spec), where rlcheck cannot see it.",
+    ),
+]
+PortOption = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port of the head (6379).")]
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """What becomes of the report."""
+
+    format: FormatOption = Format.TEXT
+    output: OutputOption = None
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", help="Also write the facts to this file, without secrets, for a later --facts."),
+    ] = None
+    facts: Annotated[
+        Path | None, typer.Option("--facts", help="Judge a file written by `rlcheck collect` instead of this machine.")
+    ] = None
+    strict: StrictOption = False
+    ignore: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--ignore", metavar="ID", help="Waive a check: show its failure, but do not count it. Repeatable."
+        ),
+    ] = ()
+    select: SelectOption = ()
+    timeout_s: TimeoutOption = None
+    python: PythonOption = ""
+    verbose: VerboseOption = False
+    ascii_only: AsciiOption = False

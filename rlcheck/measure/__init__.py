@@ -1,0 +1,1 @@
+"""Everything that finds out: one package a topic, each filling its sections of the facts."""

@@ -1,0 +1,53 @@
+"""A config of some framework, read and resolved, before it is put into the words of `RunSpec`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlcheck.facts.config import KeyProblem, Place
+from rlcheck.measure.config.picking import Picker
+
+
+@dataclass
+class Config:
+    """What was read. Problems and notes grow while it is interpreted."""
+
+    framework: str
+    source: str
+    version: str = ""
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    given: dict[str, Place] = field(default_factory=dict[str, Place])
+    problems: list[KeyProblem] = field(default_factory=list[KeyProblem])
+    notes: list[str] = field(default_factory=list[str])
+    fallbacks: list[str] = field(default_factory=list[str])
+    engine: str = "dp"
+    """verl's model engine."""
+
+    @property
+    def pick(self) -> Picker:
+        """Typed access to the values."""
+        return Picker(self.values)
+
+    def problem(self, kind: str, key: str, message: str, *, instead: tuple[str, ...] = (), value: str = "") -> None:
+        """Note a problem with KEY, at its place."""
+        place = self.place(key)
+        self.problems.append(KeyProblem(kind=kind, key=key, message=message, place=place, instead=instead, value=value))
+
+    def place(self, key: str) -> Place:
+        """Where KEY was given, or the nearest section above it that was."""
+        parts = key.split(".")
+        for length in range(len(parts), 0, -1):
+            found = self.given.get(".".join(parts[:length]))
+            if found is not None:
+                return found
+        return Place()
+
+
+def shown(value: Any) -> str:
+    """VALUE as YAML writes it, shortened."""
+    words = {True: "true", False: "false"}
+    if value is None:
+        return "null"
+    text = words[value] if isinstance(value, bool) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

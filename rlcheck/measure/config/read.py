@@ -1,0 +1,199 @@
+"""`read_run`: a config of any framework, from wherever it is given, as `ConfigFacts`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from rlcheck.facts.base import Fact
+from rlcheck.facts.config import ConfigFacts, RunSpec
+from rlcheck.measure.config import credentials, models, outputs, paths
+from rlcheck.measure.config.compose import VERLS_OWN
+from rlcheck.measure.config.config import Config
+from rlcheck.measure.config.detect import framework_of
+from rlcheck.measure.config.document import Document, parse
+from rlcheck.measure.config.errors import ReadError
+from rlcheck.measure.config.interpolate import environment
+from rlcheck.measure.config.reward_file import reward_names
+from rlcheck.measure.config.rltrain import read_rltrain, recipe_file, recipe_names, rltrain_spec
+from rlcheck.measure.config.script_places import Script, placed
+from rlcheck.measure.config.shell import Launch, launch_in
+from rlcheck.measure.config.source_text import text_of, text_of_input
+from rlcheck.measure.config.spec_file import is_spec, read_spec
+from rlcheck.measure.config.verl import read_verl
+from rlcheck.measure.config.verl_spec import spec_of
+
+
+def read_run(
+    source: str,
+    overrides: Sequence[str],
+    *,
+    framework: str = "auto",
+    verl_version: str = "",
+    look: bool = True,
+    model_shape: Path | str = "",
+) -> ConfigFacts:
+    """The run that SOURCE with OVERRIDES asks for.
+
+    Args:
+        source: path of a YAML; `-` (standard input); a recipe of rltrain; a shell script, or a pasted line, that starts
+            verl's `main_ppo` or `rltrain run`; a name of verl's own configs; a file of `RunSpec` fields.
+        overrides: `key=value`, applied last; `--config-name`, `--config-path` and `--config-dir` of Hydra are read too.
+        framework: auto, rltrain, verl (also `verl@0.8.0`) or spec.
+        verl_version: whose defaults to take; "": the newest that is known.
+        look: whether the disk may be looked at, beyond the config itself.
+        model_shape: file with a model's sizes, or `hidden_size=896,…`, for a model whose files are not here.
+
+    Raises:
+        ReadError: there is no such file, or it is no config.
+    """
+    framework, _, asked = framework.partition("@")
+    if framework not in ("auto", "rltrain", "verl", "spec"):
+        raise ReadError(f"--framework: expected rltrain, verl, verl@VERSION or spec, got '{framework}'")
+    given = _launch(source, list(overrides))
+    document = given.document
+    if framework == "auto":
+        framework = given.framework or framework_of(document)
+    environ = environment() if look else None
+    if framework == "spec" or (framework == "auto" and document is not None and is_spec(document)):
+        return _spec(given, look, model_shape)
+    if framework == "rltrain":
+        config = read_rltrain(given.name, document or Document(given.name), given.words, environ=environ)
+        return _facts(config, rltrain_spec(config), given, look, model_shape)
+    config = read_verl(
+        given.name,
+        document,
+        given.words,
+        version=verl_version or asked,
+        config_name=given.config_name,
+        directory=given.directory if look else None,
+        environ=environ,
+    )
+    return _facts(config, spec_of(config), given, look, model_shape)
+
+
+class _Given(msgspec.Struct):
+    """A config as it is there."""
+
+    name: str
+    words: list[str]
+    document: Document | None = None
+    framework: str = ""
+    config_name: str = ""
+    directory: Path | None = None
+    notes: tuple[str, ...] = ()
+    script: Script | None = None
+
+
+def _launch(source: str, words: list[str]) -> _Given:
+    """What SOURCE is, with everything that the command in it says."""
+    if source == "-":
+        return _from_text("<stdin>", text_of_input(), words, Path.cwd())
+    recipe = recipe_file(source)
+    if recipe is not None:
+        given = _from_text(recipe.name, text_of(recipe), words, recipe.parent)
+        given.framework = "rltrain"
+        return given
+    if source.removesuffix(".yaml") in VERLS_OWN and not Path(source).is_file():
+        return _Given(source, words, framework="verl", config_name=source.removesuffix(".yaml"))
+    if _is_line(source):
+        return _from_text("<command>", source, words, Path.cwd())
+    path = Path(source).expanduser()
+    if os.path.isdir(path):
+        raise ReadError(
+            f"{path.absolute()} is a directory; give a config file or a recipe: {', '.join(recipe_names())}"
+        )
+    if not os.path.exists(path):
+        names = recipe_names()
+        near = difflib.get_close_matches(source, names, n=1)
+        meant = f"; did you mean '{near[0]}'?" if near else ""
+        raise ReadError(f"no file {path.absolute()} and no recipe '{source}' ({', '.join(names)}){meant}")
+    return _from_text(source, text_of(path), words, path.absolute().parent)
+
+
+def _is_line(source: str) -> bool:
+    """Whether SOURCE is a command itself, not a path."""
+    return (
+        any(sign in source for sign in " \n\t")
+        and any(word in source for word in ("main_ppo", "rltrain", "="))
+        and ("\n" in source or not os.path.exists(source))
+    )
+
+
+def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Given:
+    launch = launch_in(name, text)
+    if launch is None:
+        if text.startswith("#!") or name.endswith((".sh", ".bash", ".slurm", ".sbatch")):
+            raise ReadError(
+                f"{name}: no command in it starts verl.trainer.main_ppo or `rltrain run`; give one that does"
+            )
+        flags = Launch.of_words(words)
+        return _Given(name, flags.words, parse(name, text), directory=directory)
+    given = _started(name, launch, words, directory)
+    if name != "<command>":
+        given.script = Script(name=name, text=text, words=tuple(launch.words))
+    return given
+
+
+def _started(name: str, launch: Launch, words: list[str], directory: Path) -> _Given:
+    """A command found in a script: what it starts from, and its overrides before those of the command line."""
+    flags = Launch.of_words(words)
+    given = _Given(name, [*launch.words, *flags.words], framework=launch.framework, notes=launch.notes)
+    config_name = (flags.config_name or launch.config_name).removesuffix(".yaml")
+    folder = flags.config_path or launch.config_path
+    if launch.framework == "rltrain":
+        inner = _launch(launch.config_name, given.words) if launch.config_name else given
+        inner.framework, inner.notes = "rltrain", (*given.notes, *inner.notes)
+        return inner
+    given.config_name = config_name
+    if not config_name or config_name in VERLS_OWN:
+        return given
+    path = _beside(config_name, folder, directory)
+    if path is None:
+        where = f" in {folder}" if folder else ""
+        raise ReadError(
+            f"{name}: --config-name={config_name}: no {config_name}.yaml{where}; give its directory by --config-dir"
+        )
+    given.document, given.directory = parse(str(path), text_of(path)), path.parent
+    return given
+
+
+def _beside(config_name: str, folder: str, directory: Path) -> Path | None:
+    """The file of a config's name: in its folder as given, from the working directory or above the script."""
+    bases = [Path.cwd(), directory, *list(directory.parents)[:4]]
+    found = (base / folder / f"{config_name}.yaml" for base in bases)
+    return next((path for path in found if path.is_file()), None)
+
+
+def _spec(given: _Given, look: bool, model_shape: Path | str) -> ConfigFacts:
+    if given.document is None:
+        raise ReadError(f"{given.name}: a command is no file of RunSpec fields; leave --framework out")
+    config, spec = read_spec(given.name, given.document, given.words)
+    return _facts(config, spec, given, look, model_shape)
+
+
+def _facts(config: Config, spec: RunSpec, given: _Given, look: bool, model_shape: Path | str) -> ConfigFacts:
+    found = models.models_of(config, spec, look=look, shape=str(model_shape))
+    spec = models.with_lengths(config, spec, found)
+    names, error = reward_names(spec.reward.function_path) if look else (Fact[tuple[str, ...]](), "")
+    facts = ConfigFacts(
+        framework=config.framework,
+        version=config.version,
+        source=config.source,
+        spec=spec,
+        values=config.values,
+        given=config.given,
+        problems=tuple(config.problems),
+        notes=(*given.notes, *config.notes),
+        models=found,
+        paths=(*paths.paths_of(config, spec, look=look), *outputs.outputs_of(config, spec, look=look)),
+        credentials=credentials.lacking(config, spec) if look else {},
+        fallbacks=tuple(config.fallbacks),
+        reward_names=names,
+        reward_error=error,
+    )
+    return facts if given.script is None else placed(facts, given.script)

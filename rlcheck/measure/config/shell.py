@@ -1,0 +1,155 @@
+"""The command that starts a run, found in a shell script or a pasted line.
+
+Nothing is executed. Assignments of the script itself (`NAME=…`, arrays too) are followed, `${NAME:-default}` takes
+its default; what only the shell could know stays as it is written and is noted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rlcheck.measure.config.overrides import is_override
+from rlcheck.measure.config.shell_words import Word, expand, statements
+
+_VERL = re.compile(r"verl\.trainer\.main_ppo\w*|(?:.*/)?main_ppo\w*\.py")
+# Options of the launchers of the command, and of Hydra, that take a word of their own.
+_HYDRA = {
+    "--config-name": "config_name",
+    "-cn": "config_name",
+    "--config-path": "config_path",
+    "-cp": "config_path",
+    "--config-dir": "config_path",
+    "-cd": "config_path",
+}
+_ASSIGNED = re.compile(r"(?:export +|declare +(?:-\w+ +)*|local +|readonly +)*([A-Za-z_]\w*)(\+?)=", re.DOTALL)
+
+
+@dataclass
+class Launch:
+    """A command that starts a run: its framework, its overrides, and what Hydra is told about files."""
+
+    framework: str = ""
+    words: list[str] = field(default_factory=list[str])
+    config_name: str = ""
+    config_path: str = ""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_words(cls, words: list[str]) -> Launch:
+        """WORDS without Hydra's options, which become fields."""
+        launch = cls()
+        waiting = list(words)
+        while waiting:
+            word = waiting.pop(0)
+            name, equals, value = word.partition("=")
+            if name in _HYDRA:
+                setattr(launch, _HYDRA[name], value if equals else waiting.pop(0) if waiting else "")
+            elif not word.startswith("-") or is_override(word):
+                launch.words.append(word)
+        return launch
+
+
+class _Seen(NamedTuple):
+    values: dict[str, str]
+    arrays: dict[str, list[str]]
+    doubtful: set[str]
+    """Variables that more than one branch of the script sets, each otherwise."""
+    unknown: set[str]
+    """What is not set in the script, as far as it went into another variable."""
+
+
+def launch_in(name: str, text: str) -> Launch | None:
+    """The first command in TEXT that starts a run; None where there is none, as in a YAML file."""
+    if "main_ppo" not in text and "rltrain" not in text:
+        return None
+    seen = _Seen({}, {}, set(), set())
+    notes: list[str] = []
+    found: Launch | None = None
+    for words, conditional in statements(text):
+        if found is None and (start := _start(words)) is not None:
+            found = _command(words, start, seen, notes)
+            if found is None:
+                return None
+        elif found is not None and _start(words) is not None:
+            notes.append(f"{name} starts more than one run; the first was read")
+            break
+        else:
+            _assign(words, seen, conditional)
+    if found is not None:
+        found.notes = tuple(dict.fromkeys(notes))
+    return found
+
+
+def _start(words: list[Word]) -> int | None:
+    """Where the command begins: behind `main_ppo`, or behind `rltrain run`."""
+    for number, word in enumerate(words):
+        plain = word.text
+        if _VERL.fullmatch(plain):
+            return number
+        if plain.rsplit("/", 1)[-1] == "rltrain" and number + 1 < len(words) and words[number + 1].text == "run":
+            return number
+    return None
+
+
+def _command(words: list[Word], start: int, seen: _Seen, notes: list[str]) -> Launch | None:
+    rltrain = words[start].text.rsplit("/", 1)[-1] == "rltrain"
+    expanded: list[str] = []
+    for word in words[start + (2 if rltrain else 1) :]:
+        values, unknown = expand(word, seen.values, seen.arrays)
+        notes += [_left(name) for name in unknown]
+        notes += [_left(name) for name in sorted(seen.unknown) if any(f"${name}" in value for value in values)]
+        notes += [_taken(name, seen) for name in sorted(seen.doubtful) if re.search(rf"\$\{{?{name}\b", word.text)]
+        expanded += values
+    launch = Launch.of_words(expanded)
+    launch.framework = "rltrain" if rltrain else "verl"
+    stray = [word for word in launch.words if not is_override(word)]
+    launch.words = [word for word in launch.words if is_override(word)]
+    if rltrain:
+        if not stray:
+            return None
+        launch.config_name = stray[0]
+    else:
+        notes += [f"{word!r} on the command line is no override and is left out" for word in stray if word.strip('$@"')]
+    return launch
+
+
+def _left(name: str) -> str:
+    if name.startswith(("(", "`")):
+        return f"{name if name[0] == '`' else f'${name}'} is not run and is left as it is"
+    return f"${name.strip('{}')} is not set in the script and is left as it is"
+
+
+def _taken(name: str, seen: _Seen) -> str:
+    return f"${name} depends on a condition in the script; taken as {seen.values.get(name, '')!r}"
+
+
+def _assign(words: list[Word], seen: _Seen, conditional: bool) -> None:
+    """Follow `NAME=value …`, `NAME=( … )` and `: ${NAME:=value}`; later words of the statement are a command's."""
+    for word in words:
+        if word.text in ("export", "declare", "local", "readonly", "-x", "-a", ":"):
+            expand(word, seen.values, seen.arrays)
+            continue
+        if word.items is not None:
+            values: list[str] = []
+            for item in word.items:
+                found, unknown = expand(item, seen.values, seen.arrays)
+                values += found
+                seen.unknown.update(unknown)
+            seen.arrays[word.name] = [*(seen.arrays.get(word.name, []) if word.appends else []), *values]
+            continue
+        matched = _ASSIGNED.match(word.text)
+        if matched is None:
+            if word.text.startswith("${"):
+                expand(word, seen.values, seen.arrays)
+            return
+        found, unknown = expand(word.behind(matched.end()), seen.values, seen.arrays, split=False)
+        seen.unknown.update(unknown)
+        value = "".join(found)
+        value = (seen.values.get(matched[1], "") if matched[2] else "") + value
+        if conditional and seen.values.get(matched[1], value) != value:
+            seen.doubtful.add(matched[1])
+        else:
+            seen.values[matched[1]] = value
+            seen.doubtful.discard(matched[1])

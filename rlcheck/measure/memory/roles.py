@@ -1,0 +1,210 @@
+"""What each role of a run holds and does: state at rest and at work, and the passes that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlcheck.facts.config import RoleSpec, RunSpec
+from rlcheck.facts.memory import Owner
+from rlcheck.measure.memory.shapes import Shape
+from rlcheck.measure.memory.transient import BYTES, UNFUSED, Pass
+
+_FSDP = ("fsdp", "fsdp2")
+MEGATRON = ("megatron", "mindspeed")
+"""Strategies in which parameters stay where they are."""
+# verl: tokens of a chunk of the entropy (entropy_from_logits_chunk_size), and of its fused kernels' blocks.
+_VERL_CHUNK_TOKENS = 2048
+_FUSED_TOKENS = 1024
+# Bytes of an element of the logits, once more.
+_COPY = 2.0
+
+
+@dataclass(frozen=True)
+class RoleMemory:
+    """One role on one GPU. Sizes in bytes of this GPU's share.
+
+    `where_idle`: weights and optimizer that stay on the GPU while another role works; the rest is on the host.
+    """
+
+    spec: RoleSpec
+    shape: Shape
+    parameters: int
+    trained_parameters: int
+    world: int
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def name(self) -> str:
+        """Of the role."""
+        return self.spec.name
+
+    def idle(self) -> list[Owner]:
+        """What is on the GPU while another role works."""
+        shards = self.spec.sharding
+        if shards.offload_policy:
+            return []
+        owners = [] if shards.param_offload else [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
+        if self.optimizer and not shards.optimizer_offload:
+            owners.append(Owner(kind="optimizer", role=self.name, num_bytes=self.optimizer))
+        return owners
+
+    def working(self, training: bool) -> list[Owner]:
+        """What is on the GPU while this role works, gathered groups and activations left out."""
+        shards = self.spec.sharding
+        if shards.offload_policy:
+            return []
+        owners = [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
+        if training:
+            owners.append(Owner(kind="gradients", role=self.name, num_bytes=self.gradients))
+        if self.optimizer and (training or not shards.optimizer_offload):
+            owners.append(Owner(kind="optimizer", role=self.name, num_bytes=self.optimizer))
+        return owners
+
+    def on_host(self) -> int:
+        """Bytes of this rank that lie on the host while the role is idle."""
+        shards = self.spec.sharding
+        if shards.offload_policy:
+            return self.weights + self.gradients + self.optimizer
+        return (self.weights if shards.param_offload else 0) + (self.optimizer if shards.optimizer_offload else 0)
+
+
+def role_memory(spec: RoleSpec, shape: Shape, num_gpus: int) -> RoleMemory:
+    """The shares of ROLE's state on each of NUM_GPUS training GPUs."""
+    shards = spec.sharding
+    world = shards.shard_size if 0 < shards.shard_size <= num_gpus else num_gpus
+    critic = spec.name in ("critic", "reward_model")
+    parameters = shape.parameters - (shape.head if critic else 0) + (shape.hidden + 1 if critic else 0)
+    adapters = adapter_parameters(spec, shape)
+    trained = (adapters or parameters) if spec.trained else 0
+    kept = BYTES.get(shards.model_dtype, 4)
+    if shards.strategy in MEGATRON:
+        return _megatron(spec, shape, num_gpus, parameters, adapters)
+    # Adam's two moments are of the parameters' type.
+    return RoleMemory(
+        spec=spec,
+        shape=shape,
+        parameters=parameters,
+        trained_parameters=trained,
+        world=world,
+        weights=(parameters + adapters) * kept // world,
+        gradients=trained * kept // world,
+        optimizer=trained * 2 * kept // world,
+    )
+
+
+def _megatron(spec: RoleSpec, shape: Shape, num_gpus: int, parameters: int, adapters: int) -> RoleMemory:
+    """Parameters over tensor, pipeline and expert parallel GPUs, gradients in float32, optimizer state over all GPUs.
+
+    Counted from Megatron's documentation, not held against a measurement.
+    """
+    shards = spec.sharding
+    world = max(shards.tensor_parallel * shards.pipeline_parallel, 1)
+    experts = 0
+    if shape.experts is not None:
+        sparse = shape.layers - shape.experts.dense_layers
+        experts = sparse * shape.experts.count * 3 * shape.hidden * shape.experts.wide
+    held = parameters - experts + experts // max(shards.expert_parallel, 1) + adapters
+    trained = (adapters or parameters) if spec.trained else 0
+    return RoleMemory(
+        spec=spec,
+        shape=shape,
+        parameters=parameters,
+        trained_parameters=trained,
+        world=world,
+        weights=held * BYTES.get(shards.model_dtype, 2) // world,
+        gradients=(adapters or held if spec.trained else 0) * 4 // world,
+        optimizer=trained * 12 // num_gpus,
+    )
+
+
+def adapter_parameters(spec: RoleSpec, shape: Shape) -> int:
+    """Parameters that LoRA adds: rank x (inputs + outputs) of each layer that it is attached to."""
+    model = spec.model
+    if not model.lora_rank or not spec.trained or spec.name != "actor":
+        return 0
+    wanted = (model.target_modules,) if isinstance(model.target_modules, str) else model.target_modules
+    everything = bool({"all-linear", "all"} & set(wanted))
+    chosen = [(a, b) for name, a, b in shape.linear_widths if everything or name in wanted]
+    # A pattern, or names of another library (Megatron): as all of them.
+    chosen = chosen or [(a, b) for _, a, b in shape.linear_widths]
+    return shape.layers * model.lora_rank * sum(a + b for a, b in chosen)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of one micro batch on one GPU: all of them, and those whose distribution is computed."""
+
+    total: int
+    logits: int
+
+
+def tokens_of(run: RunSpec, role: RoleSpec, inference: bool, all_logits: bool) -> Tokens:
+    """The largest micro batch of ROLE. ALL_LOGITS: the framework computes prompts' distributions as well."""
+    data = run.data
+    longest = data.max_prompt_length + data.max_response_length
+    if role.infer_dynamic_batch if inference else role.dynamic_batch:
+        # The limit is one GPU's, whatever sequence parallel size.
+        total = max(role.infer_max_tokens if inference else role.max_tokens, longest if inference else 1)
+    else:
+        rows = (role.infer_micro_batch_size or role.micro_batch_size) if inference else role.micro_batch_size
+        shared = max(role.sharding.sequence_parallel, 1) * max(role.sharding.context_parallel, 1)
+        total = max((rows or 1) * longest // shared, 1)
+    if role.sharding.strategy in MEGATRON:
+        # Its sequence parallelism spreads activations over the tensor parallel GPUs, as the vocabulary is.
+        total = max(total // max(role.sharding.tensor_parallel, 1), 1)
+    share = data.max_response_length / longest
+    return Tokens(total, total if all_logits else max(int(total * share), 1))
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How a framework makes log-probabilities from logits; see `Pass`."""
+
+    logit_tokens: int
+    chunk_tokens: int
+    unfused: float
+
+
+def distribution_of(role: RoleSpec, tokens: Tokens, inference: bool, is_verl: bool) -> Distribution:
+    """ROLE's distribution over the vocabulary.
+
+    rltrain keeps float32 copies, whole or for a chunk at a time. verl's cross entropy (flash-attn's kernel) writes the
+    gradient over the logits; its entropy is compiled into one kernel where rows are packed, and not where they are
+    padded: then the copies are there, as were measured. Fused kernels never make the logits at all.
+    """
+    if not is_verl:
+        return Distribution(tokens.logits, role.chunk_tokens if role.chunked_logits else 0, UNFUSED)
+    if role.model.fused_kernels or role.model.liger:
+        return Distribution(min(tokens.logits, _FUSED_TOKENS), 0, UNFUSED)
+    has_entropy = (inference and role.name == "actor") or role.calculate_entropy or role.entropy_coeff != 0
+    if not has_entropy:
+        return Distribution(tokens.logits, 0, 0.0 if role.model.remove_padding else _COPY)
+    if role.chunked_logits and inference:
+        return Distribution(tokens.logits, _VERL_CHUNK_TOKENS, UNFUSED)
+    compiled = role.torch_compile and role.model.remove_padding
+    return Distribution(tokens.logits, 0, (0.0 if inference else 2 * _COPY) if compiled else UNFUSED)
+
+
+def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, all_logits: bool) -> Pass:
+    """The pass of ROLE that needs most."""
+    spec, shards = memory.spec, memory.spec.sharding
+    tokens = tokens_of(run, spec, inference, all_logits)
+    has_head = spec.name in ("actor", "ref")
+    made = distribution_of(spec, tokens, inference, all_logits)
+    return Pass(
+        shape=memory.shape,
+        tokens=tokens.total,
+        logit_tokens=made.logit_tokens if has_head else 0,
+        world=memory.world,
+        kept=BYTES.get(shards.model_dtype, 4),
+        computed=BYTES.get(shards.dtype, 2),
+        checkpointing=spec.model.gradient_checkpointing and not inference,
+        chunk_tokens=made.chunk_tokens,
+        unfused=made.unfused,
+        has_head=has_head,
+        adapters=adapter_parameters(spec, memory.shape),
+        keeps_layers=not shards.reshard_after_forward and shards.strategy in _FSDP,
+        gathers=shards.strategy not in MEGATRON,
+    )

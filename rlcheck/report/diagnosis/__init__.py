@@ -1,0 +1,1 @@
+"""Diagnoses of logs in every format."""

@@ -1,0 +1,150 @@
+"""What `rlcheck diagnose` has to say: what every renderer shows and what `--format json` prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlcheck import __version__
+from rlcheck.diagnose.model import Answer, Diagnosis, Quote, Unknown
+from rlcheck.diagnose.recipes import without_holes
+from rlcheck.facts.base import Struct
+
+DIAGNOSIS_SCHEMA_VERSION = "1.0"
+_CONFIDENCE = {
+    "high": "The log names it: confidence is high.",
+    "medium": "The log fits it: confidence is medium.",
+    "low": "The log hints at it, no more: confidence is low.",
+}
+
+
+class DiagnosisReport(Struct, frozen=True, omit_defaults=False):
+    """An answer with what the command adds.
+
+    `diagnoses` stand best first; without `--all` they are the best one of each incident, and `more` counts the others.
+    `left_out` are the IDs that `--select` or `--ignore` took away. `unknown` is an error that no playbook knows;
+    `diagnoses` is empty then. `hints` say what the command could add.
+    """
+
+    version: str
+    exit_code: int
+    command: str = "diagnose"
+    schema_version: str = DIAGNOSIS_SCHEMA_VERSION
+    tool: str = "rlcheck"
+    strict: bool = False
+    diagnoses: tuple[Diagnosis, ...] = ()
+    unknown: Unknown | None = None
+    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    more: int = 0
+    left_out: tuple[str, ...] = ()
+    files: int = 0
+    lines: int = 0
+    bytes: int = 0
+
+
+def make_report(
+    answer: Answer, *, everything: bool = False, strict: bool = False, hints: tuple[str, ...] = ()
+) -> DiagnosisReport:
+    """The report of ANSWER; with `everything` also what ranks lower, and echoes."""
+    answer = without_holes(answer)
+    shown = answer.diagnoses if everything else best_of_each(answer.diagnoses)
+    return DiagnosisReport(
+        version=__version__,
+        exit_code=exit_code(answer, strict),
+        strict=strict,
+        diagnoses=shown,
+        unknown=answer.unknown,
+        remarks=answer.remarks,
+        notes=answer.notes,
+        hints=hints,
+        more=len(answer.diagnoses) - len(shown),
+        files=answer.files,
+        lines=answer.lines,
+        bytes=answer.bytes,
+    )
+
+
+def best_of_each(diagnoses: tuple[Diagnosis, ...]) -> tuple[Diagnosis, ...]:
+    """The best diagnosis of each incident; no echoes, unless there is nothing else."""
+    best: dict[int, Diagnosis] = {}
+    for found in diagnoses:
+        if not found.echo:
+            best.setdefault(found.incident, found)
+    return tuple(best.values()) or diagnoses[:1]
+
+
+def exit_code(answer: Answer, strict: bool) -> int:
+    """1 for an error, known or not; with `strict` for a warning, too."""
+    return 1 if answer.failed or (strict and any(found.status == "warn" for found in answer.diagnoses)) else 0
+
+
+def diagnosis_schema() -> dict[str, object]:
+    """The JSON Schema (draft 2020-12) of the report."""
+    schema = msgspec.json.schema(DiagnosisReport)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "rlcheck diagnosis", **schema}
+
+
+def place(quote: Quote) -> str:
+    """Where QUOTE stands and who wrote it: `run.log:4, rank 3, node gpu-07, process 4711`."""
+    file = f"line {quote.line} of standard input" if quote.file == "-" else f"{quote.file}:{quote.line}"
+    writer = (("rank", quote.rank), ("node", quote.node), ("process", quote.pid))
+    return ", ".join((file, *(f"{word} {value}" for word, value in writer if value)))
+
+
+def where(quotes: tuple[Quote, ...]) -> str:
+    """The place of the first of `quotes` in parentheses; "" without any."""
+    return f" ({place(quotes[0])})" if quotes else ""
+
+
+def sureness(found: Diagnosis) -> str:
+    """How sure it is, in a sentence, and on what the playbook rests if not on a source."""
+    verdicts = {confirmation.verdict for confirmation in found.confirmations}
+    words = _CONFIDENCE[found.confidence]
+    if "confirmed" in verdicts:
+        words = "The facts confirm it: confidence is high."
+    elif verdicts == {"ruled out"}:
+        words = "The facts speak against it: confidence is low."
+    basis = "" if found.basis == "sourced" else " The playbook rests on general knowledge, not on a source."
+    return words + basis
+
+
+def nothing_found(report: DiagnosisReport) -> str:
+    """What to say where there is nothing to show."""
+    return f"No {'other ' if report.left_out else ''}error in what was read: {was_read(report)}"
+
+
+def notes_of(report: DiagnosisReport) -> list[str]:
+    """What is to be said below the diagnoses."""
+    left_out = [f"left out by --select or --ignore: {', '.join(report.left_out)}"] if report.left_out else []
+    return [*report.notes, *left_out]
+
+
+def was_read(report: DiagnosisReport) -> str:
+    """What was read: `2 logs, 1,204 lines, 88 KiB`."""
+    logs = "1 log" if report.files == 1 else f"{report.files} logs"
+    lines = "1 line" if report.lines == 1 else f"{report.lines:,} lines"
+    return f"{logs}, {lines}, {_size(report.bytes)}"
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def verdict(report: DiagnosisReport) -> str:
+    """What the exit code means, in a sentence."""
+    failed = [found for found in report.diagnoses if found.status == "fail"]
+    if report.unknown is not None:
+        return "exit code 1: an error that no playbook knows"
+    if failed:
+        incidents = len({found.incident for found in failed})
+        return "exit code 1: " + ("an error was diagnosed" if incidents == 1 else f"{incidents} errors were diagnosed")
+    if report.exit_code:
+        return "exit code 1: --strict counts warnings"
+    if report.diagnoses:
+        return "exit code 0: no error (--strict would count the warnings)"
+    return "exit code 0: no error"

@@ -1,7 +1,0 @@
-"""What ends the reading of a config."""
-
-from __future__ import annotations
-
-
-class ReadError(Exception):
-    """A config that cannot be read at all. The message is one line for the user: what, where, how to mend it."""

@@ -1,0 +1,120 @@
+"""The dry run's text: its sections, and the memory of a run on the CPU, on a GPU, and on one that is not named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlcheck.measure.memory.predict import Gpu
+from rlcheck.text import size_label as size
+from rltrain.cli.dry_run import config_yaml, memory_lines, report
+from rltrain.config import Machine, load, resolve
+from rltrain.config.as_facts import facts_of
+from rltrain.config.schema import RunConfig
+from rltrain.core.errors import UserError
+from tests.trainer.config import SMALL
+
+CPU, GPU = Machine("cpu", 0, 2), Machine("cuda", 2, 8)
+HOST, LARGE = Gpu("CPU", 64 << 30), Gpu("H200", 150_754_820_096)
+LLAMA = {"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101,
+         "intermediate_size": 96}  # fmt: skip
+
+
+def resolved(*overrides: str, machine: Machine = CPU) -> RunConfig:
+    return resolve(load(SMALL, overrides), machine)
+
+
+def memory(*overrides: str, device: Gpu | None, machine: Machine = CPU) -> list[str]:
+    return memory_lines(facts_of(resolved(*overrides, machine=machine)), device)
+
+
+def row(lines: list[str], role: str) -> str:
+    return next(line for line in lines if line.startswith(role))
+
+
+def test_states_are_sharded_over_the_ranks_and_typed() -> None:
+    def states(*overrides: str) -> tuple[int, str]:
+        lines = memory(*overrides, device=HOST)
+        return int(lines[0].split()[0].replace(",", "")), row(lines, "actor")
+
+    count, one = states("trainer.num_cpu_ranks=1")
+    assert (
+        one.split() == f"actor {size(4 * count)} {size(4 * count)} {size(8 * count)} {size(16 * count)} device".split()
+    )
+    assert size(2 * count) in states("trainer.num_cpu_ranks=2")[1]
+    half = "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16"
+    assert size(2 * count) in states("trainer.num_cpu_ranks=1", half)[1]
+
+
+def test_roles_and_where_they_are() -> None:
+    offload = "fsdp_config.optimizer_offload=true"
+    lines = memory(
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.actor.use_kl_loss=true",
+        "actor_rollout_ref.ref.fsdp_config.param_offload=true",
+        f"actor_rollout_ref.actor.{offload}",
+        f"actor_rollout_ref.ref.{offload}",
+        device=HOST,
+    )
+    assert row(lines, "actor").endswith("device; optimizer on the host while idle")
+    assert row(lines, "ref").endswith("device; weights on the host while idle")
+    assert not any(line.startswith("critic") for line in lines)
+
+
+def test_a_run_on_the_cpu_says_what_the_node_needs() -> None:
+    last = memory(device=HOST)[-1]
+    assert last.startswith("RAM of a node in actor update: about 1.")
+    assert "of 64.0 GiB (processes " in last
+
+
+def test_a_run_on_a_gpu_shows_every_phase() -> None:
+    lines = memory(machine=GPU, device=LARGE)
+    text = "\n".join(lines)
+    for words in ("peak", "actor update", "critic update", "rollout", "allocator slack", "at most", "are left"):
+        assert words in text
+    assert max(map(len, lines)) <= 100
+    assert any("rollout: 44." in line for line in lines), "0.3 of the GPU, and contexts"
+
+
+def test_a_gpu_that_is_not_known_is_asked_for() -> None:
+    lines = memory(machine=GPU, device=None)
+    assert row(lines, "critic").endswith("device")
+    assert lines[-1] == "every phase and its limits: name the GPU by --gpu H200 or --gpu 80GiB"
+
+
+def test_the_config_in_force_loads_again(tmp_path: Path) -> None:
+    config = resolved()
+    file = tmp_path / "resolved.yaml"
+    file.write_text(config_yaml(config))
+    assert load(file) == config
+
+
+def test_the_report_has_all_four_parts() -> None:
+    config = resolved("critic.ppo_mini_batch_size=16")
+    lines = report(config, ["role   node", "actor  here"], HOST)
+    assert [line for line in lines if line.startswith("==")] == [
+        "== Config ==",
+        "== Placement ==",
+        "== Batches ==",
+        "== Memory ==",
+    ]
+    first, last = lines.index("== Config =="), lines.index("== Placement ==")
+    assert yaml.safe_load("\n".join(lines[first + 1 : last]))["data"]["train_batch_size"] == 64
+    assert lines[last + 1 : last + 3] == ["role   node", "actor  here"]
+    assert sum(line.startswith("mini batch") for line in lines) == 2
+
+
+def test_the_sizes_come_from_the_models_own_file(tmp_path: Path) -> None:
+    model = f"actor_rollout_ref.model.path={tmp_path}"
+    assert memory(model, device=HOST) == [f"unknown: {tmp_path} holds no config.json that can be read"]
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    lines = memory(model, "actor_rollout_ref.model.override_config={vocab_size: 7}", device=HOST)
+    assert "vocabulary 7" in lines[0]
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "hidden_size": 0}))
+    with pytest.raises(UserError, match=r"config.json: hidden_size: expected an integer > 0, got 0"):
+        memory(model, device=HOST)
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "model_type": "olmo2"}))
+    assert memory(model, device=HOST)[0].startswith("about ")

@@ -1,0 +1,99 @@
+"""Learning rates, clipping, and gradients that are not finite."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rltrain.config.schema import OptimConfig
+from rltrain.workers.fsdp.optim import Schedule, Stepper, grad_norm
+from rltrain.workers.fsdp.rank import RankInfo, connect, disconnect
+from rltrain.workers.fsdp.split import actor_minis
+from tests.trainer.workers.fsdp import scenes
+from tests.trainer.workers.fsdp.configs import make_config
+
+
+@pytest.fixture
+def group() -> Any:
+    connect(RankInfo(0, 1, "127.0.0.1", scenes.free_port(), "cpu"), timeout_s=10)
+    yield
+    disconnect()
+
+
+def test_warm_up_rises_to_the_peak_and_wastes_no_step() -> None:
+    schedule = Schedule.of(OptimConfig(lr=1.0, lr_warmup_steps=4), total_steps=10)
+    assert [schedule.lr(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_warm_up_can_be_a_share_of_all_steps() -> None:
+    assert Schedule.of(OptimConfig(lr_warmup_steps_ratio=0.1), total_steps=50).warmup_steps == 5
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_decay_ends_at_its_floor_and_stays(kind: str) -> None:
+    optim = OptimConfig(lr=2.0, lr_warmup_steps=2, lr_scheduler_type=kind, min_lr_ratio=0.1)
+    schedule = Schedule.of(optim, total_steps=12)
+    rates = [schedule.lr(step) for step in range(2, 13)]
+    assert rates[0] == 2.0
+    assert rates[5] == pytest.approx(1.1)  # half-way, both kinds stand in the middle
+    assert rates == sorted(rates, reverse=True)
+    assert schedule.lr(12) == schedule.lr(99) == pytest.approx(0.2)
+
+
+@pytest.mark.row("F40")
+def test_a_long_gradient_is_cut_to_the_limit(group: None) -> None:
+    """With plain numbers: AdamW's first step is the sign of the gradient, so look at the gradient's moments."""
+    model = nn.Linear(2, 1, bias=False)
+    stepper = Stepper(model, OptimConfig(lr=1e-3), 1.0, Schedule(1e-3, 0, 10, "constant", 0.0))
+    model.weight.grad = torch.tensor([[3.0, 4.0]])
+    assert grad_norm([model.weight.grad], "cpu") == 5.0
+    result = stepper.step("cpu")
+    assert result.grad_norm == 5.0
+    torch.testing.assert_close(
+        stepper.optimizer.state[model.weight]["exp_avg"], 0.1 * torch.tensor([[0.6, 0.8]]), rtol=1e-6, atol=0
+    )
+    assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(group: None, bad: float) -> None:
+    model = nn.Linear(2, 1, bias=False)
+    stepper = Stepper(model, OptimConfig(lr=1e-3), 1.0, Schedule(1e-3, 4, 10, "constant", 0.0))
+    before = model.weight.detach().clone()
+    model.weight.grad = torch.tensor([[bad, 1.0]])
+    result = stepper.step("cpu")
+    assert not result.applied
+    assert (stepper.num_steps, stepper.num_skipped) == (0, 1)
+    assert torch.equal(model.weight, before)
+    assert not stepper.optimizer.state
+    model.weight.grad = torch.ones(1, 2)
+    assert stepper.step("cpu").lr == pytest.approx(1e-3 / 4), "the schedule waits too"
+
+
+def test_one_ranks_nan_stops_every_rank(played: list[dict[str, Any]]) -> None:
+    for rank in played:
+        result = rank["one_rank_nan"]
+        assert result["untouched"]
+        assert result["bad"]["actor/skipped_steps"] == 1
+        assert result["bad"]["actor/optimizer_steps"] == 0
+        assert math.isnan(result["bad"]["actor/grad_norm"])
+        assert result["moved"], "the next, healthy mini batch is learnt from"
+        assert math.isfinite(result["good"]["actor/grad_norm"])
+
+
+@pytest.mark.row("F40")
+def test_a_nan_in_a_reward_never_reaches_the_weights(models: Path) -> None:
+    config = make_config(models / "qwen2")
+    with scenes.worker(config) as worker:
+        batch = scenes.Run(worker, config).experience(0)
+        batch["advantages"][batch["response_mask"]] = math.nan
+        before = scenes.full(worker)
+        metrics = worker.update_actor(actor_minis(batch, config, 0, 1)[0])
+        after = scenes.full(worker)
+    assert metrics["actor/skipped_steps"] == 2
+    assert all(torch.equal(before[name], after[name]) for name in before)

@@ -1,0 +1,56 @@
+"""Completions held against the model that should have made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rltrain.workers.rollout.protocol import Completion, Request, Sampling
+from rltrain.workers.rollout.sampling import token_log_probs
+from tests.trainer.workers.rollout.tiny import EOS
+
+PLAIN = Sampling(
+    temperature=1.0,
+    top_p=1.0,
+    top_k=-1,
+    min_tokens=0,
+    max_tokens=16,
+    stop=(),
+    stop_token_ids=(),
+    ignore_eos=False,
+)
+
+
+def requests(count: int, first_seed: int = 0) -> list[Request]:
+    """COUNT requests with prompts of several lengths."""
+    lengths = [3, 11, 6, 40, 1]
+    return [
+        Request(tuple(2 + (7 * row + 3 * place) % 40 for place in range(lengths[row % 5])), first_seed + row)
+        for row in range(count)
+    ]
+
+
+@torch.no_grad()
+def logits_of(model: torch.nn.Module, request: Request, completion: Completion) -> Tensor:
+    """Of the model, at the places of the completion's tokens `[tokens, V]`, without padding or cache."""
+    ids = [*request.prompt_ids, *completion.token_ids]
+    return model(torch.tensor([ids])).logits[0, len(request.prompt_ids) - 1 : -1].float()
+
+
+def differences(
+    model: torch.nn.Module, asked: Sequence[Request], answers: Sequence[Completion], sampling: Sampling = PLAIN
+) -> tuple[float, float]:
+    """Mean |Δ log p| and mean |Δ p| between what the engine says of its tokens and what MODEL says."""
+    engine, ours = [], []
+    for request, completion in zip(asked, answers, strict=True):
+        assert len(completion.log_probs) == len(completion.token_ids) > 0
+        logits = logits_of(model, request, completion)
+        banned = torch.zeros_like(logits, dtype=torch.bool)
+        banned[: sampling.min_tokens, EOS] = True
+        values = token_log_probs(logits, sampling, banned)
+        ours.append(values.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0])
+        engine.append(torch.tensor(completion.log_probs))
+    mine, theirs = torch.cat(ours).double(), torch.cat(engine).double()
+    return (mine - theirs).abs().mean().item(), (mine.exp() - theirs.exp()).abs().mean().item()

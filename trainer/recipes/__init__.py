@@ -1,1 +1,0 @@
-"""Run configs that come with rltrain: `rltrain run NAME`."""

@@ -1,0 +1,68 @@
+"""The command `rltrain`. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from rlcheck.cli.declare import command
+from rltrain import __version__
+from rltrain.cli import requests
+from rltrain.core.errors import RunFailure, UserError
+
+FAILED, MISUSE = 1, 2
+
+app = typer.Typer(
+    name="rltrain",
+    epilog="Exit codes: 0 done, 1 the run failed or a check stopped it, 2 wrong options or config, 130 stopped by "
+    "Ctrl-C or SIGTERM.",
+    add_completion=True,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rltrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def rltrain(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Train language models by reinforcement learning: PPO, GRPO and relatives, on Ray, FSDP2 and vLLM."""
+
+
+COMMANDS: dict[str, tuple[type[Any], str | None]] = {
+    "run": (requests.RunRequest, None),
+    "eval": (requests.EvalRequest, "Score a checkpoint on the validation prompts."),
+    "export": (requests.ExportRequest, "Write a checkpoint's model in Hugging Face layout."),
+    "init": (requests.InitRequest, "Write a commented config to start from."),
+}
+"""Each command, what it can be asked, and its line in the list; `rltrain.cli.NAME` is imported when it runs."""
+
+for name, (request, line) in COMMANDS.items():
+    app.command(name, short_help=line)(command(request, f"rltrain.cli.{name}"))
+
+
+def main() -> None:
+    """Entry point of the command."""
+    try:
+        app(prog_name="rltrain", standalone_mode=True)
+    except UserError as error:
+        _fail(str(error), MISUSE)
+    except RunFailure as error:
+        _fail(str(error), FAILED)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"rltrain: {message}", file=sys.stderr)  # noqa: T201
+    sys.exit(code)

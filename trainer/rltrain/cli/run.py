@@ -1,0 +1,237 @@
+"""`rltrain run`: from a config to a trained model, in order; and what is said when it does not come to that."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from rltrain.cli.diagnosis import diagnose, failure_words
+from rltrain.cli.requests import Extent, RunRequest
+from rltrain.cluster.teardown import stop_signals
+from rltrain.config import Loaded, Machine, RunConfig, check, load_with_notes, notes, resolve
+from rltrain.config.machine import this_machine
+from rltrain.config.resolve import chosen
+from rltrain.core.errors import RunFailure, UserError
+from rltrain.core.progress import screen
+from rltrain.records import run_record
+from rltrain.records.run_dir import RunDir, on_disk, read_steps
+
+if TYPE_CHECKING:  # it brings the whole doctor, which `--dry-run` does without
+    from rltrain.cli.preflight import Preflight
+
+PREFLIGHT_TIMEOUT_S = 20.0
+VALIDATION = "val/reward/mean"
+DONE, FAILED, MISUSE, INTERRUPTED = 0, 1, 2, 130
+
+
+def run(request: RunRequest) -> int:
+    """Run the command; returns its exit code.
+
+    Raises:
+        UserError: CONFIG or the run directory cannot be used (exit code 2).
+    """
+    # All of them are to do what Ctrl-C does, from the first moment to the last.
+    for number in stop_signals():
+        signal.signal(number, signal.default_int_handler)
+    console = screen()
+    try:
+        loaded = load_with_notes(request.source, request.overrides)
+        config = resolve(loaded.config, _machine(request))
+        check(config)
+        if request.ignore:
+            from rltrain.cli.preflight import refuse_unknown
+
+            refuse_unknown(request.ignore)
+        for note in (*loaded.notes, *notes(config)):
+            console.print(f"note: {note}", markup=False, style="dim")
+        if request.dry_run:
+            _show_plan(console, loaded, config, request.gpu)
+            return DONE
+        choices = chosen(loaded.config, config)
+        if choices:
+            words = "--dry-run lists them, run.json holds them"
+            console.print(f"{len(choices)} settings left open are chosen: {words}", style="dim")
+        return _execute(request, config, choices, console)
+    except KeyboardInterrupt:
+        return _failed("stopped by a signal; nothing had been started", INTERRUPTED)
+
+
+def _machine(request: RunRequest) -> Machine:
+    """This machine; for a plan of `--gpu`, as if it had such a GPU.
+
+    Raises:
+        UserError: `--gpu` without `--dry-run`.
+    """
+    here = this_machine()
+    if not request.gpu:
+        return here
+    if not request.dry_run:
+        raise UserError("--gpu says what --dry-run plans for; a run takes the GPUs that are there")
+    return Machine("cuda", max(here.num_gpus, 1), here.num_cpus)
+
+
+def _show_plan(console: Console, loaded: Loaded, config: RunConfig, gpu: str) -> None:
+    from rlcheck.report.tables import table_lines
+    from rltrain.cli.dry_run import WIDTH, report
+    from rltrain.cluster.placement import nodes_as_asked, plan
+    from rltrain.config.as_facts import facts_of
+    from rltrain.config.memory_check import complaint, device_here, gpu_named
+
+    if gpu and config.trainer.device == "cpu":
+        raise UserError(f"--gpu {gpu}: the run is on the CPU (trainer.device=cpu)")
+    device = gpu_named(gpu) if gpu else device_here(config.trainer.device)
+
+    rows = plan(config, nodes_as_asked(config, this_machine().num_cpus)).rows()
+    placement = table_lines(("role", "node", "device", "process"), rows, WIDTH)
+    choices = ["== Chosen, where the config left it open ==", *chosen(loaded.config, config), ""]
+    for line in (*choices, *report(config, placement, device)):
+        console.print(line, markup=False)
+    if too_large := complaint(facts_of(config), device):
+        where = "such GPUs" if gpu else "this machine"
+        console.print(f"a run on {where} would be refused: {too_large}", markup=False)
+
+
+def _execute(request: RunRequest, config: RunConfig, choices: Sequence[str], console: Console) -> int:
+    from rltrain.cluster.ray_start import refuse_torchrun
+
+    refuse_torchrun()
+    begin = time.monotonic()
+    directory = RunDir(Path(config.trainer.default_local_dir))
+    try:
+        preflight = _preflight(request, config, console)
+    except RunFailure as error:
+        return _failed(str(error))
+    console.print(f"preflight: {preflight.line()}", markup=False)
+    if line := _prediction(config):
+        console.print(line, markup=False)
+    with directory.claimed(afresh=_starts_afresh(config, directory)) as moved:
+        if moved is not None:
+            console.print(f"an earlier run lay in {directory.path}; it is kept as {moved}", markup=False)
+        console.print(f"run directory: {directory.path}", markup=False)
+        record = run_record.describe(config, command=sys.argv, chosen=choices, preflight=preflight.record())
+        with on_disk(f"the run directory {directory.path} cannot be written"):
+            run_record.write_record(directory, record)
+            directory.facts.write_bytes(preflight.facts_json())
+        return _outcome(request, directory, console, lambda: _train(config, directory, console, begin))
+
+
+def _preflight(request: RunRequest, config: RunConfig, console: Console) -> Preflight:
+    from rltrain.cli.preflight import Origin, Preflight, examine
+
+    if request.skip_checks:
+        return Preflight(True, request.ignore)
+    full = request.preflight is Extent.FULL
+    return examine(
+        config,
+        Origin(request.source, request.overrides),
+        request.ignore,
+        PREFLIGHT_TIMEOUT_S,
+        full=full,
+        told=lambda line: console.print(f"preflight: {line}", markup=False) if full else None,
+    )
+
+
+def _prediction(config: RunConfig) -> str:
+    """What the GPUs will hold at the fullest; "" on a CPU, or where it is not known."""
+    from rltrain.config.memory_check import prediction_for, prediction_line
+
+    prediction = prediction_for(config) if config.trainer.device == "cuda" else None
+    return "" if prediction is None else prediction_line(prediction)
+
+
+def _starts_afresh(config: RunConfig, directory: RunDir) -> bool:
+    """Whether nothing of what an earlier run left in DIRECTORY goes on."""
+    from rltrain.records.checkpoints import last
+
+    mode = config.trainer.resume_mode
+    return mode == "disable" or (mode == "auto" and last(directory.checkpoints) is None)
+
+
+def _train(config: RunConfig, directory: RunDir, console: Console, begin: float) -> dict[str, Any]:
+    from rltrain.controller.session import train_session
+
+    return train_session(config, directory, console, begin)
+
+
+def _outcome(request: RunRequest, directory: RunDir, console: Console, train: Callable[[], dict[str, Any]]) -> int:
+    """Run TRAIN, note in `run.json` how it ended, and say it in a few lines."""
+    from rltrain.cluster.teardown import Interrupted
+
+    begin = time.time()
+    try:
+        facts = train()
+    except (Interrupted, KeyboardInterrupt) as stop:
+        _note(directory, "interrupted")
+        words = f"{str(stop) or 'stopped by a signal'}. {_after(request, directory)}"
+        console.print(f"rltrain: {words}", markup=False)
+        return INTERRUPTED
+    except UserError as error:
+        _note(directory, "failed", error=str(error))
+        lines = [str(error), *diagnose(directory.logs, begin, str(error))]
+        # A checkpoint or data that cannot be gone on with: the message says already how to start.
+        last = [] if "trainer.resume_mode=" in lines[0] else [_after(request, directory)]
+        return _failed("\n".join([*lines, *last]))
+    # The border of the program: a fault of ours, too, ends in words, with its traceback in a log.
+    except Exception as error:
+        words = failure_words(error, directory.logs)
+        lines = [words, *diagnose(directory.logs, begin, words)]
+        _note(directory, "failed", error=lines[0])
+        return _failed("\n".join([*lines, _after(request, directory)]))
+    _note(directory, "finished", **facts)
+    for line in ending(directory, facts):
+        console.print(line, markup=False)
+    return DONE
+
+
+def _note(directory: RunDir, outcome: str, **facts: Any) -> None:
+    """Add the outcome to `run.json`, unless the disk is full: that is not what the user must know then."""
+    with suppress(OSError):
+        run_record.finish(directory, outcome, **facts)
+
+
+def _after(request: RunRequest, directory: RunDir) -> str:
+    """What is saved, how to go on, and where the logs are."""
+    from rltrain.records.checkpoints import finished
+
+    saved = finished(directory.checkpoints)
+    if not saved:
+        return f"Nothing was saved yet. Logs of every process: {directory.logs}"
+    return f"Saved up to step {saved[-1].step}: go on with {resume_command(request)}. Logs: {directory.logs}"
+
+
+def resume_command(request: RunRequest) -> str:
+    """The command that goes on from the last checkpoint."""
+    replaced = ("trainer.resume_mode=", "trainer.resume_from_path=")
+    kept = [override for override in request.overrides if not override.lstrip("+").startswith(replaced)]
+    waived = [word for check in request.ignore for word in ("--ignore", check)]
+    skipped = ["--skip-checks"] if request.skip_checks else []
+    return shlex.join(["rltrain", "run", request.source, *skipped, *waived, *kept, "trainer.resume_mode=auto"])
+
+
+def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:
+    """The last words of a run that went well: what it reached, and what to do with it."""
+    from rltrain.records.checkpoints import finished
+
+    steps, saved = read_steps(directory.metrics), finished(directory.checkpoints)
+    values = [(step["step"], step[VALIDATION]) for step in steps if step.get(VALIDATION) is not None]
+    lines = [f"finished {facts['steps']} steps in {facts['wall_s']:.0f} s"]
+    if values:
+        step, best = max(values, key=lambda pair: (pair[1], pair[0]))
+        kept = "" if any(checkpoint.step == step for checkpoint in saved) else ", not saved"
+        lines[0] += f": {VALIDATION} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best:.3f} (step {step}{kept})"
+    if saved:
+        lines += [f"saved: {saved[-1].path}", "score it with rltrain eval, or take it along with rltrain export"]
+    return [*lines, f"was it healthy? rlcheck run {shlex.quote(str(directory.path))}"]
+
+
+def _failed(message: str, code: int = FAILED) -> int:
+    print(f"rltrain: {message}", file=sys.stderr)  # noqa: T201
+    return code

@@ -1,0 +1,89 @@
+"""Ends a run that makes no progress, and says who waits for whom and where everybody hangs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from rltrain.cluster.runtime import Runtime
+from rltrain.core.errors import RunFailure
+
+REPORT = "stall.txt"
+GRACE_S = 10.0
+"""How long the controller may take to notice; it does not when it hangs itself, outside any wait."""
+
+
+class StallWatchdog(AbstractContextManager["StallWatchdog"]):
+    """Watches from a thread for the time of a block.
+
+    A beat is a stage begun (`beat`) or a worker's answer (which the waits note themselves). After TIMEOUT_S without
+    one the report goes to `LOGS/stall.txt`, and the controller's wait raises `RunFailure`. A controller that hangs
+    outside any wait is ended here, with all processes of the run and exit code 1.
+    """
+
+    def __init__(self, runtime: Runtime, timeout_s: float) -> None:
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stall-watchdog", daemon=True)
+        self._controller = threading.get_ident()
+
+    def beat(self, what: str) -> None:
+        """Note that the run has reached WHAT."""
+        self._runtime.waits.beat(what)
+
+    def __enter__(self) -> StallWatchdog:
+        self.beat("the start")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        waits = self._runtime.waits
+        while not self._over.wait(min(1.0, self._timeout_s / 10)):
+            if time.monotonic() - waits.last_beat.at > self._timeout_s:
+                message = self._report()
+                waits.interrupt(RunFailure(message))
+                if not self._noticed():
+                    self._runtime.say(message)
+                    self._runtime.end_now()
+                    os._exit(1)
+                return
+
+    def _noticed(self) -> bool:
+        deadline = time.monotonic() + GRACE_S
+        while self._runtime.waits.is_interrupted and time.monotonic() < deadline:
+            if self._over.wait(0.1):
+                return True
+        return not self._runtime.waits.is_interrupted
+
+    def _report(self) -> str:
+        """Write the report; returns its first line and its place."""
+        waits = self._runtime.waits
+        silence = time.monotonic() - waits.last_beat.at
+        current = waits.current
+        who = current.sentence() if current else "the controller waits for no worker, and hangs itself"
+        headline = f"no progress for {silence:.0f} s since {waits.last_beat.what}; {who}"
+        groups = tuple(self._runtime.groups)
+        headline += "".join(f"; {words}" for group in groups for words in group.hindrances())
+        place = self._runtime.logs / REPORT
+        parts = [headline, f"-- controller (process {os.getpid()})\n{_own_stacks(self._controller)}"]
+        for group in groups:
+            parts += [f"-- {group.title(rank)}\n{group.stacks(rank)}" for rank in range(len(group.slots))]
+        place.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        return f"{headline}; the stacks of all ranks: {place} (trainer.stall_timeout_s={self._timeout_s:g})"
+
+
+def _own_stacks(thread: int) -> str:
+    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented, in spite of its name
+    return "".join(traceback.format_stack(frames[thread])).rstrip()

@@ -1,0 +1,366 @@
+"""Rules that span several keys: everything that a run would trip over later, said before it starts.
+
+Each rule takes a resolved config and yields problems; `notes` holds what is legal and probably not meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rltrain.config.batch_plan import BatchPlan
+from rltrain.config.engines import ENGINES, others
+from rltrain.config.estimators import has_need
+from rltrain.config.model_file import TOY, longest_sequence, sizes_in, toy_problems
+from rltrain.config.paths import absolute, missing, unusable
+from rltrain.config.resolve import rollout_devices
+from rltrain.config.schema import ModelConfig, RewardRule, RunConfig
+from rltrain.core.errors import UserError
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+# Estimators whose baseline is the other samples of the group (papers: arXiv:2402.03300, 2402.14740, 2501.03262).
+
+_RESUME_MODES = ("auto", "disable", "resume_path")
+# Files with rows that rltrain.data reads.
+DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+# What rltrain.rewards calls the parts of a reward that are no rules.
+PART_NAMES = ("custom", "model", "overlong")
+
+
+def check(config: RunConfig) -> None:
+    """Hold the resolved CONFIG against every rule.
+
+    Raises:
+        UserError: each problem, one a line: key, what is wrong, how to fix it.
+    """
+    problems = [problem for rule in RULES for problem in rule(config)]
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+def _batches(config: RunConfig) -> Iterator[str]:
+    yield from _batch(config, ACTOR, BatchPlan.of(config))
+    if config.critic.enable:
+        yield from _batch(config, "critic", BatchPlan.of_critic(config))
+
+
+def _batch(config: RunConfig, role: str, plan: BatchPlan) -> Iterator[str]:
+    if plan.mini_batch_prompts > plan.prompts_per_step:
+        yield (
+            f"{role}.ppo_mini_batch_size: {plan.mini_batch_prompts} prompts is more than data.train_batch_size="
+            f"{plan.prompts_per_step}; both count prompts"
+        )
+    elif plan.prompts_per_step % plan.mini_batch_prompts:
+        yield (
+            f"{role}.ppo_mini_batch_size: {plan.mini_batch_prompts} does not divide data.train_batch_size="
+            f"{plan.prompts_per_step}; try {_divisor(plan.prompts_per_step, plan.mini_batch_prompts)}"
+        )
+    if plan.mini_batch_samples < plan.world_size:
+        yield (
+            f"{role}.ppo_mini_batch_size: a mini batch of {plan.mini_batch_samples} samples leaves some of the "
+            f"{plan.world_size} training ranks without any"
+        )
+    model = config.critic.model if role == "critic" else config.actor_rollout_ref.model
+    if plan.max_tokens_per_micro_batch is not None and not model.use_remove_padding:
+        yield (
+            f"{role}.use_dynamic_bsz: counts tokens without padding, so it needs use_remove_padding=true of the "
+            "role's model; set that, or give ppo_micro_batch_size_per_gpu"
+        )
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if plan.max_tokens_per_micro_batch is not None and plan.max_tokens_per_micro_batch < longest:
+        yield (
+            f"{role}.ppo_max_token_len_per_gpu: {plan.max_tokens_per_micro_batch} tokens do not hold one sample of "
+            f"data.max_prompt_length + data.max_response_length = {longest}"
+        )
+
+
+def _divisor(number: int, limit: int) -> int:
+    """The largest divisor of NUMBER that is not more than LIMIT."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return max(size for one in small for size in (one, number // one) if size <= limit)
+
+
+def _algorithm(config: RunConfig) -> Iterator[str]:
+    algorithm, n = config.algorithm, config.actor_rollout_ref.rollout.n
+    estimator = algorithm.adv_estimator
+    if has_need(estimator, "group") and n < 2:
+        yield f"{ROLLOUT}.n: {estimator} compares the samples of one prompt, so n must be > 1, got {n}; try n=8"
+    if has_need(estimator, "critic") and not config.critic.enable:
+        why = f"algorithm.adv_estimator={estimator} needs the critic"
+        yield f"critic.enable: {why}; remove critic.enable or choose grpo"
+    if config.trainer.critic_warmup and not config.critic.enable:
+        yield "trainer.critic_warmup: there is no critic to warm up; set it to 0"
+    if algorithm.filter_groups.enable and n < 2:
+        yield "algorithm.filter_groups.enable: groups of one sample have equal rewards; raise rollout.n"
+    if algorithm.filter_groups.enable and algorithm.filter_groups.metric == "reward" and algorithm.use_kl_in_reward:
+        yield "algorithm.filter_groups.metric: groups are filtered before KL is taken off; set metric=score"
+    correction = algorithm.rollout_correction
+    needs = [name for name in ("rollout_is", "bypass_mode") if getattr(correction, name)]
+    if needs and not config.actor_rollout_ref.rollout.calculate_log_probs:
+        yield f"algorithm.rollout_correction.{needs[0]}: needs {ROLLOUT}.calculate_log_probs=true"
+    if len(needs) == 2:
+        yield (
+            "algorithm.rollout_correction.rollout_is: with bypass_mode the engine's log-probabilities are the old "
+            "policy's, so every weight is 1; choose one of the two"
+        )
+
+
+def _rollout(config: RunConfig) -> Iterator[str]:
+    rollout, data = config.actor_rollout_ref.rollout, config.data
+    longest = data.max_prompt_length + data.max_response_length
+    if rollout.max_model_len is not None and rollout.max_model_len < longest:
+        yield (
+            f"{ROLLOUT}.max_model_len: {rollout.max_model_len} is less than data.max_prompt_length + "
+            f"data.max_response_length = {longest}"
+        )
+    length = rollout.max_model_len or longest
+    if not rollout.enable_chunked_prefill and rollout.max_num_batched_tokens < length:
+        yield (
+            f"{ROLLOUT}.max_num_batched_tokens: {rollout.max_num_batched_tokens} must be >= max_model_len={length} "
+            "without enable_chunked_prefill"
+        )
+    if rollout.min_tokens > data.max_response_length:
+        most = data.max_response_length
+        yield f"{ROLLOUT}.min_tokens: {rollout.min_tokens} is more than data.max_response_length={most}"
+    if "" in rollout.stop:
+        yield f"{ROLLOUT}.stop: an empty text is found in every response at once; remove it"
+    val = rollout.val_kwargs
+    greedy = not val.do_sample or val.temperature == 0
+    if val.do_sample and val.temperature == 0:
+        yield f"{ROLLOUT}.val_kwargs: do_sample=true needs temperature > 0"
+    if val.n > 1 and greedy:
+        yield (
+            f"{ROLLOUT}.val_kwargs.n: {val.n} greedy answers to a prompt are the same; "
+            "set n=1, or do_sample=true and temperature > 0"
+        )
+
+
+def _devices(config: RunConfig) -> Iterator[str]:
+    parts, trainer = config.actor_rollout_ref, config.trainer
+    rollout, tp = parts.rollout, parts.rollout.tensor_model_parallel_size
+    if parts.hybrid_engine and rollout.nnodes:
+        yield f"{ROLLOUT}.nnodes: nodes for rollout alone need actor_rollout_ref.hybrid_engine=false"
+    if trainer.device == "cpu":
+        return
+    if not parts.hybrid_engine and not rollout.n_gpus_per_node:
+        yield f"{ROLLOUT}.n_gpus_per_node: hybrid_engine=false needs GPUs for rollout; give how many per node"
+        return
+    per_node = trainer.n_gpus_per_node if parts.hybrid_engine else rollout.n_gpus_per_node
+    assert per_node is not None
+    assert rollout.num_replicas is not None
+    owner = "trainer.n_gpus_per_node" if parts.hybrid_engine else f"{ROLLOUT}.n_gpus_per_node"
+    if per_node % tp:
+        yield f"{ROLLOUT}.tensor_model_parallel_size: {tp} does not divide {owner}={per_node}"
+    elif rollout.num_replicas * tp > rollout_devices(config):
+        needed, there = rollout.num_replicas * tp, rollout_devices(config)
+        said = f"{rollout.num_replicas} engines of {tp} GPUs need {needed}, there are {there} for rollout"
+        yield f"{ROLLOUT}.num_replicas: {said}; set {ROLLOUT}.num_replicas={there // tp}"
+
+
+def _engine(config: RunConfig) -> Iterator[str]:
+    parts = config.actor_rollout_ref
+    rollout, engine = parts.rollout, ENGINES[parts.rollout.name]
+    what = f"the {engine.name} engine"
+    if rollout.tensor_model_parallel_size > 1 and not engine.is_parallel:
+        advice = f"set 1 or {others('is_parallel')}"
+        yield f"{ROLLOUT}.tensor_model_parallel_size: {what} has no tensor parallelism; {advice}"
+    on_gpu = config.trainer.device == "cuda" and parts.hybrid_engine
+    if on_gpu and rollout.free_cache_engine and not engine.sleeps:
+        advice = f"set false (its weights stay on the GPU) or {others('sleeps')}"
+        yield f"{ROLLOUT}.free_cache_engine: {what} cannot sleep; {advice}"
+    if rollout.engine_kwargs.get(engine.name) and not engine.takes_arguments:
+        yield f"{ROLLOUT}.engine_kwargs.{engine.name}: {what} takes no further arguments"
+
+
+def _data(config: RunConfig) -> Iterator[str]:
+    data, toy, warmup = config.data, config.toy, config.sft_warmup
+    for key, files in (("train_files", data.train_files), ("val_files", data.val_files)):
+        if files is None and toy is None:
+            yield f"data.{key}: give a file, e.g. data.{key}=/path/to/file.parquet, or a `toy` section"
+        yield from _rows(f"data.{key}", files)
+    if warmup.steps and warmup.files is None and toy is None:
+        yield "sft_warmup.files: sft_warmup.steps > 0 needs a file with prompt and response, or a `toy` section"
+    yield from _rows("sft_warmup.files", warmup.files)
+    rows = toy.num_train if toy is not None and data.train_files is None else None
+    if data.train_max_samples > 0:
+        rows = data.train_max_samples if rows is None else min(rows, data.train_max_samples)
+    if rows is not None and rows < data.train_batch_size:
+        yield f"data.train_batch_size: {data.train_batch_size} prompts a step, but only {rows} rows to train on"
+    if toy is not None and data.train_files is None and toy.num_digits + 1 > data.max_response_length:
+        yield (
+            f"data.max_response_length: {data.max_response_length} does not hold an answer of toy.num_digits="
+            f"{toy.num_digits} and its end token"
+        )
+
+
+def _rows(key: str, files: str | tuple[str, ...] | None) -> Iterator[str]:
+    """Files with rows, of which there is one at least, are there and of a kind that can be read."""
+    paths = (files,) if isinstance(files, str) else files
+    if paths == ():
+        yield f"{key}: an empty list; name a file, or null for what the `toy` section makes"
+    yield from _existing(key, paths)
+    for path in paths or ():
+        if os.path.isfile(path) and os.path.splitext(path)[1].lower() not in DATA_SUFFIXES:
+            yield (
+                f"{key}: {path}: unknown kind of file; expected {', '.join(DATA_SUFFIXES)} or a directory that "
+                "datasets.save_to_disk wrote"
+            )
+
+
+def _existing(key: str, paths: str | tuple[str, ...] | None) -> Iterator[str]:
+    for path in (paths,) if isinstance(paths, str) else paths or ():
+        if not os.path.exists(path):
+            yield missing(key, path)
+
+
+def _models(config: RunConfig) -> Iterator[str]:
+    model, toy = config.actor_rollout_ref.model, config.toy
+    if model.path is None and (toy is None or not toy.model):
+        yield (
+            "actor_rollout_ref.model.path: give the directory of a model, e.g. actor_rollout_ref.model.path="
+            "/path/to/model, or sizes of a new one in toy.model"
+        )
+    elif model.path is None and toy is not None and "model_type" not in toy.model:
+        yield "toy.model.model_type: must be given, e.g. qwen2"
+    elif model.path is None and toy is not None:
+        yield from toy_problems(toy)
+    yield from _model("actor_rollout_ref.model", model)
+    if config.critic.enable and config.critic.model.path != model.path:
+        yield from _model("critic.model", config.critic.model)
+    if config.reward_model.enable:
+        yield from _model("reward_model.model", config.reward_model.model)
+
+
+def _lengths(config: RunConfig) -> Iterator[str]:
+    """The models that read whole samples have positions for them."""
+    model, toy = config.actor_rollout_ref.model, config.toy
+    try:
+        yield from _length(config, (toy.model, TOY) if model.path is None and toy is not None else sizes_in(model))
+        if config.critic.enable and config.critic.model.path != model.path:
+            yield from _length(config, sizes_in(config.critic.model))
+    except UserError as error:
+        yield str(error)
+
+
+def _length(config: RunConfig, found: tuple[dict[str, Any], str] | None) -> Iterator[str]:
+    most = None if found is None else longest_sequence(*found)
+    if found is None or most is None:
+        return
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if longest > most:
+        yield (
+            f"data.max_prompt_length + data.max_response_length = {longest} is more than the model has positions for: "
+            f"max_position_embeddings={most} in {found[1]}"
+        )
+
+
+def _model(key: str, model: ModelConfig) -> Iterator[str]:
+    for name, path in (("path", model.path), ("tokenizer_path", model.tokenizer_path)):
+        if path is None or (name == "tokenizer_path" and path == model.path):
+            continue
+        if not os.path.isdir(path):
+            yield f"{missing(f'{key}.{name}', path)}; `hf download OWNER/NAME --local-dir DIR` fetches a model"
+        elif name == "path" and not os.path.isfile(os.path.join(path, "config.json")):
+            yield f"{key}.path: {path} holds no config.json; it must be a model in Hugging Face layout"
+
+
+def _rewards(config: RunConfig) -> Iterator[str]:
+    reward, custom = config.reward_model, config.custom_reward_function
+    if not reward.rules and custom.path is None and not reward.enable:
+        yield (
+            "reward_model: nothing scores the responses; give reward_model.rules, e.g. "
+            "'reward_model.rules=[{kind: math}]', custom_reward_function.path, or reward_model.enable=true"
+        )
+    if reward.enable and reward.model.path is None:
+        yield "reward_model.model.path: reward_model.enable=true needs the directory of a sequence classifier"
+    yield from _existing("custom_reward_function.path", custom.path)
+    if custom.path is not None and os.path.exists(custom.path) and not custom.path.endswith(".py"):
+        yield f"custom_reward_function.path: {custom.path} is no Python file; its name must end in .py"
+    yield from _part_names(reward.rules)
+    for number, rule in enumerate(reward.rules):
+        yield from _reward_rule(f"reward_model.rules.{number}", rule)
+    overlong = reward.overlong_buffer
+    if overlong.enable and not 0 < overlong.len <= config.data.max_response_length:
+        yield (
+            f"reward_model.overlong_buffer.len: {overlong.len} must be between 1 and data.max_response_length="
+            f"{config.data.max_response_length}"
+        )
+
+
+def _part_names(rules: Sequence[RewardRule]) -> Iterator[str]:
+    """Metrics are distinguished by the names of what they measure."""
+    names = [rule.name or rule.kind for rule in rules]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"reward_model.rules: {names.count(name)} rules are named '{name}'; give each a `name` of its own"
+    for number, name in enumerate(names):
+        if name in PART_NAMES:
+            yield f"reward_model.rules.{number}.name: '{name}' names another part of the reward; choose another"
+
+
+def _reward_rule(key: str, rule: RewardRule) -> Iterator[str]:
+    if rule.kind in ("format", "regex") and not rule.pattern:
+        yield f"{key}.pattern: kind={rule.kind} needs a regular expression"
+    if rule.pattern is None:
+        return
+    if rule.kind not in ("format", "regex"):
+        yield f"{key}.pattern: kind={rule.kind} takes no pattern"
+    try:
+        re.compile(rule.pattern)
+    except re.error as error:
+        yield f"{key}.pattern: not a regular expression: {error}"
+
+
+def _trainer(config: RunConfig) -> Iterator[str]:
+    trainer = config.trainer
+    for name in ("default_local_dir", "rollout_data_dir"):
+        path = getattr(trainer, name)
+        if path is not None and (why := unusable(path)) is not None:
+            yield f"trainer.{name}: {why}"
+    for name in ("save_freq", "test_freq", "log_samples_freq"):
+        every = getattr(trainer, name)
+        if every == 0 or every < -1:
+            yield f"trainer.{name}: {every} must be -1 (never in between) or a number of steps > 0"
+    for name in ("train_max_samples", "val_max_samples"):
+        most = getattr(config.data, name)
+        if most == 0 or most < -1:
+            yield f"data.{name}: {most} must be -1 (all) or a number of rows > 0"
+    yield from _resume_mode(trainer.resume_mode)
+    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
+        yield "trainer.resume_from_path: trainer.resume_mode=resume_path needs the directory of a checkpoint"
+    if trainer.resume_mode != "resume_path" and trainer.resume_from_path is not None:
+        mode = trainer.resume_mode
+        yield f"trainer.resume_from_path: has no effect with resume_mode={mode}; set resume_path, or remove it"
+    yield from _existing("trainer.resume_from_path", trainer.resume_from_path)
+    if not trainer.logger:
+        yield "trainer.logger: must name at least one of console, tensorboard, wandb"
+
+
+def _resume_mode(mode: str) -> Iterator[str]:
+    if mode in _RESUME_MODES:
+        return
+    if os.sep not in mode:
+        near = difflib.get_close_matches(mode, _RESUME_MODES, n=1, cutoff=0.5)
+        meant = f"did you mean '{near[0]}'?" if near else f"a directory of this name is written ./{mode}"
+        choices = f"{', '.join(_RESUME_MODES)} or the path of a checkpoint"
+        yield f"trainer.resume_mode: expected {choices}, got '{mode}'; {meant}"
+    else:
+        yield from _existing("trainer.resume_mode", absolute(mode))
+
+
+RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
+    _batches,
+    _algorithm,
+    _rollout,
+    _devices,
+    _engine,
+    _data,
+    _models,
+    _lengths,
+    _rewards,
+    _trainer,
+)

@@ -1,0 +1,59 @@
+"""`algorithm`: advantages, KL control, corrections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from rltrain.config.estimators import ESTIMATORS
+from rltrain.config.schema.base import Section
+
+_NAMES = tuple(ESTIMATORS)
+if TYPE_CHECKING:
+    AdvEstimator = str
+else:
+    AdvEstimator = Literal[_NAMES]
+
+
+class KlCtrlConfig(Section):
+    """`algorithm.kl_ctrl`: the coefficient of KL in the reward (adaptive: Ziegler et al. 2019, arXiv:1909.08593)."""
+
+    type: Literal["fixed", "adaptive"] = "fixed"
+    kl_coef: float = Field(default=0.001, ge=0)
+    horizon: int = Field(default=10000, gt=0)
+    target_kl: float = Field(default=0.1, gt=0)
+
+
+class RolloutCorrectionConfig(Section):
+    """`algorithm.rollout_correction`: truncated importance sampling between engine and actor."""
+
+    rollout_is: Literal["token", "sequence"] | None = None
+    rollout_is_threshold: float = Field(default=2.0, gt=0)
+    rollout_is_batch_normalize: bool = False
+    bypass_mode: bool = False
+    """Take the engine's log-probabilities as the old policy's, without computing the actor's."""
+
+
+class FilterGroupsConfig(Section):
+    """`algorithm.filter_groups`: DAPO's dynamic sampling (arXiv:2503.14476): groups of equal rewards are dropped."""
+
+    enable: bool = False
+    metric: Literal["score", "reward"] = "score"
+    """What must differ within a group. The two are the same, but for KL in the reward: `reward` is refused then."""
+    max_num_gen_batches: int = Field(default=0, ge=0)
+    """Generation rounds to fill one batch; 0: no limit."""
+
+
+class AlgorithmConfig(Section):
+    """`algorithm`."""
+
+    adv_estimator: AdvEstimator = "gae"
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    lam: float = Field(default=1.0, ge=0, le=1)
+    norm_adv_by_std_in_grpo: bool = True
+    use_kl_in_reward: bool = False
+    kl_penalty: Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"] = "kl"
+    kl_ctrl: KlCtrlConfig = KlCtrlConfig()
+    rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
+    filter_groups: FilterGroupsConfig = FilterGroupsConfig()

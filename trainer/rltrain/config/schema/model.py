@@ -1,0 +1,66 @@
+"""Models, how they are sharded, and how they are optimised: shared by actor, reference, critic and reward model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from rlcheck.measure.config.picking import usual_dtype
+from rltrain.config.schema.base import Section
+
+
+def _usual_spelling(value: Any) -> Any:
+    return usual_dtype(value) if isinstance(value, str) else value
+
+
+Precision = Annotated[Literal["auto", "float32", "bfloat16", "float16"], BeforeValidator(_usual_spelling)]
+"""`auto`: bfloat16 on a GPU, float32 on a CPU. verl's `fp32`, `bf16`, `fp16` are read as well."""
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class ModelConfig(Section):
+    """`actor_rollout_ref.model`, `critic.model`, `reward_model.model`."""
+
+    path: str | None = None
+    """Directory in Hugging Face layout. Null: what the `toy` section makes."""
+    tokenizer_path: str | None = None
+    """Directory of the tokenizer; null: `path`."""
+    trust_remote_code: bool = False
+    override_config: dict[str, Any] = {}
+    """Keys that replace those of the model's `config.json`."""
+    custom_chat_template: str | None = None
+    enable_gradient_checkpointing: bool = True
+    use_remove_padding: bool = True
+    """Pack the tokens of a micro batch into one row, without padding."""
+
+
+class OptimConfig(Section):
+    """AdamW (Loshchilov and Hutter 2019) and the schedule of its learning rate."""
+
+    lr: float = Field(default=1e-6, gt=0)
+    lr_warmup_steps: int = Field(default=-1, ge=-1)
+    """Optimizer steps of linear warm-up; -1: take `lr_warmup_steps_ratio`."""
+    lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
+    lr_scheduler_type: Literal["constant", "cosine", "linear"] = "constant"
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0)
+
+
+class FsdpConfig(Section):
+    """Sharding by FSDP2 (`torch.distributed.fsdp.fully_shard`)."""
+
+    param_offload: bool = False
+    """Keep parameters on the host while their role is idle."""
+    optimizer_offload: bool = False
+    """Keep optimizer state on the host while the role is idle."""
+    offload_policy: bool = False
+    """FSDP2's own CPU offload: parameters, gradients and optimizer live on the host all the time."""
+    reshard_after_forward: bool = True
+    model_dtype: Precision = "float32"
+    """Of the sharded parameters, gradients and optimizer state."""
+    dtype: Precision = "auto"
+    """Of forward and backward (mixed precision)."""
+    entropy_from_logits_with_chunking: bool = True

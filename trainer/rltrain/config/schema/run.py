@@ -1,0 +1,95 @@
+"""`trainer`, `ray_kwargs`, and the whole run config."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from rltrain.config.schema.actor import ActorRolloutRefConfig, CriticConfig
+from rltrain.config.schema.algorithm import AlgorithmConfig
+from rltrain.config.schema.base import Section
+from rltrain.config.schema.data import DataConfig, SftWarmupConfig, ToyConfig
+from rltrain.config.schema.reward import CustomRewardFunctionConfig, RewardModelConfig
+
+Logger = Literal["console", "tensorboard", "wandb"]
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class TrainerConfig(Section):
+    """`trainer`."""
+
+    seed: int = Field(default=1, ge=0, lt=2**32)
+    """Seeds everything: weights, data order, sampling."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    nnodes: int = Field(default=1, gt=0)
+    n_gpus_per_node: int | None = Field(default=None, gt=0)
+    """Training ranks per node; null: the GPUs of this machine, or `num_cpu_ranks` where there is none."""
+    num_cpu_ranks: int = Field(default=1, gt=0)
+    total_epochs: int = Field(default=30, gt=0)
+    total_training_steps: int | None = Field(default=None, gt=0)
+    """Null: `total_epochs` over the data."""
+    project_name: str = "rltrain"
+    experiment_name: str = "run"
+    logger: Annotated[tuple[Logger, ...], BeforeValidator(_as_list)] = ("console", "tensorboard")
+    wandb_proxy: str | None = None
+    default_local_dir: str = "runs/${trainer.project_name}/${trainer.experiment_name}"
+    """The run directory."""
+    save_freq: int = -1
+    """Steps between checkpoints; -1: only the last."""
+    test_freq: int = -1
+    """Steps between validations; -1: only before and after."""
+    val_before_train: bool = True
+    resume_mode: str = "auto"
+    """`auto`: go on from the last checkpoint of the run directory, if there is one. `disable`: start over. A path, or
+    `resume_path` with `resume_from_path`: go on from that checkpoint."""
+    resume_from_path: str | None = None
+    max_actor_ckpt_to_keep: int | None = Field(default=None, gt=0)
+    """Checkpoints to keep besides the best; null: all."""
+    critic_warmup: int = Field(default=0, ge=0)
+    """Steps in which only the critic learns."""
+    balance_batch: bool = True
+    """Spread long and short samples evenly over the ranks."""
+    rollout_data_dir: str | None = None
+    """Directory for samples; null: `samples/` in the run directory."""
+    log_samples_freq: int = 10
+    """Steps between samples written; -1: never."""
+    num_log_samples: int = Field(default=8, ge=0)
+    verify_weight_sync: bool = False
+    """Compare checksums of the engine's weights with the actor's after each sync."""
+    audit: bool = True
+    """Write the audit record of each step."""
+    stall_timeout_s: float = Field(default=1800, gt=0)
+    """Without progress for this long, say who waits for whom, and end."""
+    shutdown_timeout_s: float = Field(default=30, gt=0)
+
+
+class RayKwargsConfig(Section):
+    """`ray_kwargs`: passed to Ray."""
+
+    ray_init: dict[str, Any] = {}
+    """Arguments of `ray.init`, such as `address` or `num_cpus`."""
+    timeline_json_file: str | None = None
+
+
+class RunConfig(Section):
+    """One run: everything that `rltrain run` needs to know."""
+
+    actor_rollout_ref: ActorRolloutRefConfig
+    critic: CriticConfig = CriticConfig()
+    reward_model: RewardModelConfig = RewardModelConfig()
+    custom_reward_function: CustomRewardFunctionConfig = CustomRewardFunctionConfig()
+    data: DataConfig = DataConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    ray_kwargs: RayKwargsConfig = RayKwargsConfig()
+    sft_warmup: SftWarmupConfig = SftWarmupConfig()
+    toy: ToyConfig | None = None
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a KL to the reference policy is measured anywhere."""
+        return self.actor_rollout_ref.actor.use_kl_loss or self.algorithm.use_kl_in_reward

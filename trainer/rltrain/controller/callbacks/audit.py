@@ -1,0 +1,66 @@
+"""The audit record: facts of each step that no curve shows, so that what went wrong in silence can be found later."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from rltrain.controller.callbacks.base import Callback, StepRecord
+from rltrain.controller.reward_manager import RewardManager
+from rltrain.controller.roles import Actor
+from rltrain.controller.train_group import TrainGroup
+from rltrain.core.batch import Batch
+from rltrain.core.clock import Clock
+
+
+class Audit(Callback):
+    """Adds `audit` to each step's record.
+
+    - `response_tokens`, `loss_tokens`: tokens generated, and tokens that the loss counted (per epoch over the batch);
+    - `optimizer_steps`: taken by the actor since the run began, before a resume too;
+    - `sampled_tokens_sha256`: of all response tokens in order;
+    - `parameter_sha256`: of the actor's shards, by rank;
+    - `shard_sha256`: of the tokens that the actor learnt from, by rank;
+    - `rescored`: one sample, its reward then and scored again;
+    - `recomputed`: first rows of the batch, whose log-probabilities were read again in micro batches of one row.
+    """
+
+    def __init__(self, train_group: TrainGroup, actor: Actor, reward_manager: RewardManager, clock: Clock) -> None:
+        self._train_group = train_group
+        self._actor = actor
+        self._reward_manager = reward_manager
+        self._clock = clock
+
+    def on_step_end(self, record: StepRecord) -> None:
+        """Add the record."""
+        batch = record.batch
+        if batch is None:
+            return
+        with self._clock.apart("audit"):
+            record.audit.update(
+                response_tokens=int(batch["response_mask"].sum()),
+                loss_tokens=record.metrics.get("actor/loss_tokens"),
+                optimizer_steps=self._train_group.optimizer_steps(),
+                sampled_tokens_sha256=sampled_tokens_hash(batch),
+                parameter_sha256=self._train_group.parameter_hashes(),
+                shard_sha256=self._train_group.shard_hashes(),
+                rescored=self._rescored(batch, record.step % len(batch)),
+                recomputed=dict(self._actor.recomputed),
+            )
+        record.metrics.update(self._clock.taken())
+
+    def _rescored(self, batch: Batch, row: int) -> dict[str, object]:
+        one = batch.select([row])
+        again, _ = self._reward_manager.score(one)
+        return {"uid": one.samples[0].uid, "sample": one.samples[0].sample, "reward": _sum(one), "again": _sum(again)}
+
+
+def _sum(one: Batch) -> float:
+    return float(one["token_level_scores"].sum())
+
+
+def sampled_tokens_hash(batch: Batch) -> str:
+    """SHA-256 over the response tokens of all rows, in order, without padding."""
+    tokens = batch["responses"][batch["response_mask"]].to(torch.int64).contiguous()
+    return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()

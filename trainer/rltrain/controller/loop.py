@@ -1,0 +1,90 @@
+"""The training loop: collect experience, weigh it, learn from it. Everything else listens to `callbacks`.
+
+One step of PPO (Schulman et al. 2017, arXiv:1707.06347) on a language model, in the manner of HybridFlow (Sheng et
+al. 2024, arXiv:2409.19256): this one controller program calls groups of workers; no worker calls another.
+
+    prompts -> rollout -> reward -> old and reference log-probs, values -> advantages -> critic, actor
+
+Timing, metrics on disk, validation, checkpoints and samples are callbacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+from rltrain.config.schema import RunConfig
+from rltrain.controller.algorithm import Algorithm
+from rltrain.controller.callbacks import Callbacks, StepRecord
+from rltrain.controller.collect import Collector
+from rltrain.controller.roles import Roles
+from rltrain.controller.step_metrics import measure
+from rltrain.core.batch import Batch
+from rltrain.core.clock import Clock
+from rltrain.core.metrics import Metrics
+from rltrain.data.schema import Row
+
+
+class Loop:
+    """PPO and its relatives over numbered batches of prompts.
+
+    Args:
+        roles: the worker groups that hold actor, reference and critic.
+        collector: turns prompts into scored samples.
+        estimator: turns scores into token rewards and advantages.
+        callbacks: told of every finished step.
+        clock: where stages are timed.
+        config: of the run.
+        unbroken: a block that no signal may end half-way.
+    """
+
+    def __init__(
+        self,
+        roles: Roles,
+        collector: Collector,
+        algorithm: Algorithm,
+        callbacks: Callbacks,
+        clock: Clock,
+        config: RunConfig,
+        unbroken: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._roles, self._collector, self._algorithm = roles, collector, algorithm
+        self._callbacks, self._clock, self._config, self._unbroken = callbacks, clock, config, unbroken
+
+    def train(self, prompts: Iterable[tuple[int, list[Row]]]) -> None:
+        """Take one step for each of PROMPTS: (step, rows of the data set); steps count from 1.
+
+        Raises:
+            RunFailure: a worker died, or an engine did not answer.
+            UserError: a reward or the data cannot be used.
+            Interrupted: a signal came; the step in hand is dropped, unless it had begun to learn: then it is finished.
+        """
+        for step, rows in prompts:
+            with self._clock.stage("step"):
+                batch, metrics = self.experience(step, rows)
+            with self._unbroken():
+                with self._clock.stage("step"):
+                    metrics |= self.learn(step, batch)
+                metrics |= measure(step, batch, self._clock.taken(), self._config)
+                self._callbacks.on_step_end(StepRecord(step, metrics, batch))
+
+    def experience(self, step: int, rows: list[Row]) -> tuple[Batch, Metrics]:
+        """Samples of the current policy with everything that learning needs."""
+        roles = self._roles
+        batch, metrics = self._collector.collect(step, rows)
+        batch = roles.actor.log_probs(batch)
+        if roles.reference is not None:
+            batch = roles.reference.log_probs(batch)
+        if roles.critic is not None:
+            batch = roles.critic.values(batch)
+        batch, found = self._algorithm.advantages(batch)
+        return batch, metrics | found
+
+    def learn(self, step: int, batch: Batch) -> Metrics:
+        """Update the critic, and the actor once the critic is warm."""
+        metrics: Metrics = {"training/global_step": float(step)}
+        if self._roles.critic is not None:
+            metrics |= self._roles.critic.update(step, batch)
+        if step > self._roles.critic_warmup:
+            metrics |= self._roles.actor.update(step, batch)
+        return metrics

@@ -1,0 +1,88 @@
+"""Scores of a batch: rules and functions in child processes, the reward model on the training ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rltrain.algos.rewards import overlong_penalty
+from rltrain.config.schema import RunConfig
+from rltrain.core.batch import Batch, Sample
+from rltrain.core.clock import Clock
+from rltrain.core.metrics import Metrics
+from rltrain.core.tensors import floats
+from rltrain.rewards.combine import combine
+from rltrain.rewards.pool import RewardPool
+from rltrain.rewards.request import RewardRequest, RewardResult
+
+ModelScores = Callable[[Sequence[Sample]], tuple[Sequence[float], int]]
+"""Scores of the reward model, one for each sample, and how many conversations were cut to fit."""
+
+
+class RewardManager:
+    """Everything that the config counts as reward."""
+
+    def __init__(self, config: RunConfig, pool: RewardPool, model_scores: ModelScores | None, clock: Clock) -> None:
+        self._config = config
+        self._pool = pool
+        self._model_scores = model_scores
+        self._num_truncated = 0
+        self._clock = clock
+
+    def score(self, batch: Batch) -> tuple[Batch, Metrics]:
+        """BATCH with `token_level_scores` (all at the last token of each response), and statistics by source.
+
+        Raises:
+            UserError: a reward raised, hung or gave no number; the message names the sample.
+        """
+        self._num_truncated = 0
+        with self._clock.stage("reward"):
+            results = self._with_length(batch, self.results(batch.samples))
+            scores, metrics = combine(results, batch.samples, batch["response_mask"])
+            if self._model_scores is not None:
+                metrics["reward/model_truncated"] = float(self._num_truncated)
+            samples = [replace(s, reward_parts=r.parts) for s, r in zip(batch.samples, results, strict=True)]
+            return batch.with_fields({"token_level_scores": scores}).with_samples(samples), metrics
+
+    def results(self, samples: Sequence[Sample]) -> list[RewardResult]:
+        """The reward of each of SAMPLES by its response text: what validation counts, without length penalties."""
+        results = self._pool.score([request(sample) for sample in samples])
+        if self._model_scores is None:
+            return results
+        scores, truncated = self._model_scores(samples)
+        self._num_truncated += truncated
+        return _added(results, "model", self._config.reward_model.weight, scores)
+
+    def rewards(self, samples: Sequence[Sample]) -> list[float]:
+        """The scores of `results`."""
+        return [result.score for result in self.results(samples)]
+
+    def _with_length(self, batch: Batch, results: list[RewardResult]) -> list[RewardResult]:
+        buffer = self._config.reward_model.overlong_buffer
+        if not buffer.enable:
+            return results
+        lengths, limit = batch["response_mask"].sum(-1), self._config.data.max_response_length
+        penalties = overlong_penalty(lengths, limit, buffer.len, buffer.penalty_factor)
+        return _added(results, "overlong", 1.0, floats(penalties))
+
+
+def _added(results: Sequence[RewardResult], part: str, weight: float, values: Sequence[float]) -> list[RewardResult]:
+    return [
+        replace(result, score=result.score + weight * value, parts={**result.parts, part: value})
+        for result, value in zip(results, values, strict=True)
+    ]
+
+
+def request(sample: Sample) -> RewardRequest:
+    """SAMPLE as the reward processes want it."""
+    return RewardRequest(
+        uid=sample.uid,
+        data_source=sample.data_source,
+        prompt_text=sample.prompt_text,
+        messages=sample.messages,
+        solution_str=sample.response_text,
+        ground_truth=sample.ground_truth,
+        extra_info=dict(sample.extra_info),
+        sample=sample.sample,
+        place=sample.place,
+    )

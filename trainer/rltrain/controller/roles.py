@@ -1,0 +1,140 @@
+"""The roles of the loop, as the controller sees them: whole batches in, whole batches out.
+
+Each deals the rows to the training ranks, calls the same method on all of them at once, and puts the parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltrain.config.schema import RunConfig
+from rltrain.controller.reward_manager import request
+from rltrain.controller.train_group import STALL_REPORT_S, TrainGroup
+from rltrain.core.batch import Batch, Sample
+from rltrain.core.clock import Clock
+from rltrain.core.metrics import Metrics
+from rltrain.rewards.model import conversation
+from rltrain.workers.fsdp.split import actor_minis, critic_minis, shards
+
+FORWARD_FIELDS = ("input_ids", "attention_mask", "position_ids", "responses", "response_mask")
+"""What a pass without update reads."""
+
+
+class Role:
+    """What actor, reference and critic share: the training ranks, and how rows get there and back."""
+
+    def __init__(self, train_group: TrainGroup, config: RunConfig, clock: Clock) -> None:
+        self._train_group, self._config, self._clock = train_group, config, clock
+        self._ranks = train_group.workers
+        self._deadline_s = config.trainer.stall_timeout_s + STALL_REPORT_S
+
+    def _each(self, method: str, args: Sequence[Any], doing: str) -> list[Any]:
+        return self._ranks.each(method, args, deadline_s=self._deadline_s, doing=doing)
+
+    def _forward(self, method: str, batch: Batch, doing: str) -> dict[str, Tensor]:
+        """Call METHOD with each rank's rows of BATCH, and bring the rows of the answers back into order."""
+        parts = shards(batch.only(FORWARD_FIELDS).bare(), self._config, len(self._ranks.slots))
+        answers: Sequence[Mapping[str, Tensor]] = self._each(method, [shard for _, shard in parts], doing)
+        order = torch.argsort(torch.tensor([row for rows, _ in parts for row in rows]))
+        names = answers[0].keys()
+        return {name: torch.cat([answer[name] for answer in answers])[order] for name in names}
+
+
+class Actor(Role):
+    """The policy that learns."""
+
+    recomputed: Mapping[str, float] = MappingProxyType({})
+    """For the audit: how far log-probabilities of this step's first rows moved when each was read alone."""
+
+    def log_probs(self, batch: Batch) -> Batch:
+        """BATCH with `old_log_probs` and `entropys` under the weights that generated it."""
+        if self._config.algorithm.rollout_correction.bypass_mode:
+            return batch.with_fields({"old_log_probs": batch["rollout_log_probs"]})
+        with self._clock.stage("old_log_prob"):
+            batch = batch.with_fields(self._forward("log_probs", batch, "the actor's log-probabilities"))
+            if self._config.trainer.audit:
+                self.recomputed = self._recompute(batch)
+            return batch
+
+    def _recompute(self, batch: Batch) -> dict[str, float]:
+        """One row for each rank again, alone in its micro batch: shows a fault in packing that no curve shows."""
+        rows = batch.only((*FORWARD_FIELDS, "old_log_probs")).bare()
+        count = len(self._ranks.slots)
+        # Copies: what is sent of a view is the whole tensor behind it.
+        parts = [{name: field[rank : rank + 1].clone() for name, field in rows.items()} for rank in range(count)]
+        answers: list[dict[str, float]] = self._each("recompute_log_probs", parts, "recomputing one micro batch")
+        tokens = sum(answer["num_tokens"] for answer in answers)
+        return {"max_abs_diff": answers[0]["max_abs_diff"], "num_tokens": tokens}
+
+    def update(self, step: int, batch: Batch) -> Metrics:
+        """Learn from BATCH; metrics of all ranks together."""
+        with self._clock.stage("update_actor"):
+            minis = actor_minis(batch.bare(), self._config, step, len(self._ranks.slots))
+            metrics: Metrics = self._each("update_actor", minis, "the actor's update")[0]
+            if self._config.algorithm.rollout_correction.bypass_mode:  # no pass before the update has read it
+                metrics["actor/entropy"] = metrics["actor/entropy_loss"]
+            self._train_group.policy_version = step
+            return metrics
+
+
+class Reference(Role):
+    """The frozen policy that KL is measured against."""
+
+    def log_probs(self, batch: Batch) -> Batch:
+        """BATCH with `ref_log_probs`."""
+        with self._clock.stage("ref"):
+            return batch.with_fields(self._forward("ref_log_probs", batch, "the reference's log-probabilities"))
+
+
+class Critic(Role):
+    """The value model."""
+
+    def values(self, batch: Batch) -> Batch:
+        """BATCH with `values`."""
+        with self._clock.stage("values"):
+            return batch.with_fields(self._forward("values", batch, "the critic's values"))
+
+    def update(self, step: int, batch: Batch) -> Metrics:
+        """Learn from BATCH; metrics of all ranks together."""
+        with self._clock.stage("update_critic"):
+            minis = critic_minis(batch.bare(), self._config, step, len(self._ranks.slots))
+            return self._each("update_critic", minis, "the critic's update")[0]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who takes part in a run."""
+
+    actor: Actor
+    reference: Reference | None
+    critic: Critic | None
+    critic_warmup: int
+
+
+def make_roles(train_group: TrainGroup, config: RunConfig, clock: Clock) -> Roles:
+    """The roles that CONFIG needs, all on the same training ranks."""
+    return Roles(
+        actor=Actor(train_group, config, clock),
+        reference=Reference(train_group, config, clock) if config.needs_reference else None,
+        critic=Critic(train_group, config, clock) if config.critic.enable else None,
+        critic_warmup=config.trainer.critic_warmup,
+    )
+
+
+class RewardModelRole(Role):
+    """The reward model, called with texts."""
+
+    def scores(self, samples: Sequence[Sample]) -> tuple[list[float], int]:
+        """Its score of each of SAMPLES, neighbours together on one rank, and how many were cut to fit."""
+        count = len(self._ranks.slots)
+        size = -(-len(samples) // count)
+        parts = [samples[start : start + size] for start in range(0, size * count, size)]
+        texts = [[conversation(s.messages, s.response_text, request(s).words()) for s in part] for part in parts]
+        answers: list[tuple[list[float], int]] = self._each("reward_scores", texts, "the reward model's scores")
+        return [score for scores, _ in answers for score in scores], sum(truncated for _, truncated in answers)

@@ -1,0 +1,97 @@
+"""Rollout and training on the same devices: the order in which weights, caches and training state change places.
+
+    free torch's cache -> wake weights -> sync, if the actor has moved on -> wake KV cache -> generate … -> sleep
+
+It is a context manager, so that the order cannot be got wrong. Roles that the config offloads are on the host all the
+while (`rltrain.workers.fsdp.sharded_model`): a sync brings the actor's shards to the device one tensor at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from transformers import PreTrainedTokenizerBase
+
+from rltrain.config.schema import RunConfig
+from rltrain.controller.assemble import assemble
+from rltrain.controller.engine_group import EngineGroup
+from rltrain.controller.train_group import TrainGroup
+from rltrain.core.batch import Batch, Sample
+from rltrain.core.clock import Clock
+from rltrain.workers.rollout.protocol import Request, Sampling
+from rltrain.workers.rollout.sampling import request_seed
+
+
+class Rollout:
+    """The training ranks and the engines of one run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        train_group: TrainGroup,
+        engine_group: EngineGroup,
+        tokenizer: PreTrainedTokenizerBase,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._train_group = train_group
+        self._engine_group = engine_group
+        self._tokenizer = tokenizer
+        self._clock = clock
+
+    @contextmanager
+    def phase(self) -> Generator[Rollout]:
+        """Engines awake with the actor's weights, and asleep again at the end."""
+        with self._clock.stage("update_weights"):
+            self._train_group.free_cache()
+            self._engine_group.wake("weights")
+            self._engine_group.take_weights()
+            self._engine_group.wake("kv_cache")
+        yield self
+        with self._clock.stage("reshard"):
+            self._engine_group.sleep()
+
+    def generate(self, samples: Sequence[Sample], sampling: Sampling, step: int) -> Batch:
+        """One answer to each of SAMPLES; STEP goes into the seed of each request.
+
+        Raises:
+            RunFailure: an engine failed, or did not answer in time.
+        """
+        seed = self._config.trainer.seed
+        requests = [Request(tuple(s.prompt_ids), request_seed(seed, step, s.uid, s.sample)) for s in samples]
+        with self._clock.stage("gen"):
+            completions = self._engine_group.generate(requests, sampling)
+            keep = self._config.actor_rollout_ref.rollout.calculate_log_probs
+            return assemble(samples, completions, self._tokenizer, self._engine_group.policy_version, keep)
+
+
+def train_sampling(config: RunConfig) -> Sampling:
+    """How experience is sampled: `actor_rollout_ref.rollout`."""
+    rollout = config.actor_rollout_ref.rollout
+    return Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_tokens=rollout.min_tokens,
+        max_tokens=config.data.max_response_length,
+        stop=rollout.stop,
+        stop_token_ids=rollout.stop_token_ids,
+        ignore_eos=rollout.ignore_eos,
+    )
+
+
+def val_sampling(config: RunConfig) -> Sampling:
+    """How validation samples: `rollout.val_kwargs`; greedy unless `do_sample`."""
+    settings = config.actor_rollout_ref.rollout.val_kwargs
+    return _other(config, settings.temperature if settings.do_sample else 0.0, settings.top_p, settings.top_k)
+
+
+def greedy_sampling(config: RunConfig) -> Sampling:
+    """The likeliest tokens: ReMax's baseline."""
+    return _other(config, 0.0, 1.0, -1)
+
+
+def _other(config: RunConfig, temperature: float, top_p: float, top_k: int) -> Sampling:
+    return replace(train_sampling(config), temperature=temperature, top_p=top_p, top_k=top_k, ignore_eos=False)

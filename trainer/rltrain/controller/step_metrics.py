@@ -1,0 +1,56 @@
+"""Metrics of one step that follow from the batch alone; verl's names."""
+
+from __future__ import annotations
+
+from rltrain.algos.aggregation import AggNormalizer, aggregate
+from rltrain.algos.group_metrics import duplicate_metrics, reward_metrics
+from rltrain.algos.metrics import data_metrics, rollout_diff_metrics
+from rltrain.config.schema import RunConfig
+from rltrain.controller.algorithm import group_ids
+from rltrain.controller.prompt_digests import compared
+from rltrain.core.batch import Batch
+from rltrain.core.metrics import Metrics
+
+
+def measure(step: int, batch: Batch, timing: Metrics, config: RunConfig) -> Metrics:
+    """Metrics of STEP and its finished BATCH, with TIMING (`timing_s/*`) and the speed that follows from it.
+
+    `perf/throughput` is tokens (prompts and responses) per second and training rank, as in verl.
+    """
+    data = config.data
+    metrics = data_metrics(batch.bare(), data.max_prompt_length, data.max_response_length) | timing
+    mask = batch["response_mask"]
+    # With bypass_mode both are the engine's: a difference of 0 would say nothing.
+    bypass = config.algorithm.rollout_correction.bypass_mode
+    if not bypass and {"rollout_log_probs", "old_log_probs"} <= batch.names:
+        metrics |= rollout_diff_metrics(batch["old_log_probs"], batch["rollout_log_probs"], mask)
+    # Not `clip_ratio`: an answer may end by itself with the last token that it is given.
+    metrics["response/truncated_ratio"] = float(batch["truncated"].double().mean())
+    metrics |= compared(batch) | _of_groups(batch) | _staleness(step, batch, config)
+    if "entropys" in batch.names:
+        actor = config.actor_rollout_ref.actor
+        normalizer = AggNormalizer.of(mask, actor.loss_scale_factor or float(data.max_response_length))
+        metrics["actor/entropy"] = float(aggregate(batch["entropys"], mask, actor.loss_agg_mode, normalizer))
+    num_ranks = config.trainer.nnodes * (config.trainer.n_gpus_per_node or 1)
+    tokens = float(batch["attention_mask"].sum())
+    metrics["perf/total_num_tokens"] = tokens
+    metrics["perf/time_per_step"] = timing["timing_s/step"]
+    metrics["perf/throughput"] = tokens / (timing["timing_s/step"] * num_ranks)
+    return metrics
+
+
+def _of_groups(batch: Batch) -> Metrics:
+    groups, scores = group_ids(batch), batch["token_level_scores"].sum(dim=-1)
+    log_probs = batch["rollout_log_probs"] if "rollout_log_probs" in batch.names else None
+    found = duplicate_metrics(batch["responses"], batch["response_mask"], groups, log_probs)
+    return reward_metrics(scores, groups) | found
+
+
+def _staleness(step: int, batch: Batch, config: RunConfig) -> Metrics:
+    """Steps between the weights that sampled and those that the update began with; 0: on policy."""
+    before = step - 1 if step - 1 > config.trainer.critic_warmup else 0
+    behind = (before - batch["policy_version"]).clamp(min=0)
+    return {
+        "training/policy_staleness/mean": float(behind.double().mean()),
+        "training/policy_staleness/max": float(behind.max()),
+    }

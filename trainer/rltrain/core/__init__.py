@@ -1,0 +1,1 @@
+"""What every room uses: the batch, tensors, clocks, progress, errors."""

@@ -1,0 +1,1 @@
+"""The measuring plug-in `rollout`: a config's engine, started and tried."""

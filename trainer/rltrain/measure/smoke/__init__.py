@@ -1,0 +1,1 @@
+"""The measuring plug-in `smoke`: one step on a cut-down batch."""

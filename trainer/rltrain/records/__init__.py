@@ -1,0 +1,1 @@
+"""What a run leaves in its directory: its record, checkpoints, and what must not be written."""

@@ -1,0 +1,128 @@
+"""The pool: rules and a user's function in child processes, each call under a time limit."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rltrain.core.errors import UserError
+from rltrain.rewards.process import Child
+from rltrain.rewards.request import RewardRequest, RewardResult
+from rltrain.rewards.round import POLL_S, Round
+from rltrain.rewards.spec import spec_of
+
+if TYPE_CHECKING:
+    from rltrain.config.schema import RunConfig
+
+
+class RewardPool:
+    """Scores requests in `reward_model.num_processes` long-lived processes; results do not depend on their number.
+
+    Works in any process, a Ray actor too: children start as new processes (no fork of threads) in a session of their
+    own, and die with the process that holds the pool.
+
+    Raises:
+        UserError: the config names no reward, or one that cannot be.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._spec = spec_of(config)
+        self._model_covers = config.reward_model.enable
+        self._num_processes = config.reward_model.num_processes
+        self._start_timeout_s = config.reward_model.start_timeout_s
+        self._children: list[Child] = []
+        self.on_poll: Callable[[int], None] = _go_on
+        """Called many times a second while rewards are computed, with how many of a call are done; may raise."""
+
+    def check(self) -> None:
+        """Start the processes, and load rules and functions in them.
+
+        Raises:
+            UserError: what cannot be loaded, with file and line.
+        """
+        if self._spec.part_names:
+            self._start(self._num_processes)
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
+        """The results, in the order of REQUESTS.
+
+        Raises:
+            UserError: a sample that nothing scores, or whose scoring raised, gave no finite number, hung, or killed
+                its process. Of several, the first in order. The pool stays usable.
+        """
+        self._check_covered(requests)
+        if not self._spec.part_names:
+            return [RewardResult(0.0, {}, 0.0) for _ in requests]
+        if not requests:
+            return []
+        self._start(min(self._num_processes, len(requests)))
+        work = Round(self._spec, self._children, requests, self.on_poll)
+        try:
+            return work.run()
+        finally:
+            # After an error some hang or are dead, and some still work on what nobody waits for any more.
+            self._drop([*work.busy, *work.broken])
+
+    def close(self) -> None:
+        """End all processes and what they have started."""
+        self._drop(list(self._children))
+
+    def __enter__(self) -> RewardPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _drop(self, children: Sequence[Child]) -> None:
+        for child in children:
+            self._children.remove(child)
+            child.kill()
+
+    def _check_covered(self, requests: Sequence[RewardRequest]) -> None:
+        if self._model_covers:
+            return
+        sources = {request.data_source for request in requests}
+        uncovered = {source for source in sources if not self._spec.covers(source)}
+        for request in requests:
+            if request.data_source in uncovered:
+                raise UserError(
+                    f"nothing scores data_source '{request.data_source}' of {request.words()}: name it in "
+                    "`data_sources` of one of reward_model.rules, or set custom_reward_function.path"
+                )
+
+    def _start(self, number: int) -> None:
+        self._drop([child for child in self._children if child.ended() is not None])
+        new = [Child(self._spec) for _ in range(number - len(self._children))]
+        self._children += new
+        try:
+            for child in new:
+                self._await_ready(child)
+        finally:
+            self._drop([child for child in new if not child.ready])
+
+    def _await_ready(self, child: Child) -> None:
+        deadline = time.monotonic() + self._start_timeout_s
+        what = f"loading the reward {', '.join(self._spec.part_names)}"
+        with selectors.DefaultSelector() as selector:
+            selector.register(child, selectors.EVENT_READ)
+            while time.monotonic() < deadline:
+                selector.select(POLL_S)
+                try:
+                    reply = child.receive()
+                except EOFError:
+                    raise UserError(f"{what} {child.how_it_ended()}; its output is in the log") from None
+                if reply is not None:
+                    if reply[0] is not None:
+                        raise UserError(reply[0])
+                    child.ready = True
+                    return
+        raise UserError(f"{what} took longer than reward_model.start_timeout_s = {self._start_timeout_s:g} s")
+
+
+def _go_on(_done: int) -> None:
+    """Nobody listens."""

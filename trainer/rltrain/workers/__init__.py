@@ -1,0 +1,1 @@
+"""What runs in the workers' processes: training ranks, rollout engines, weight sync."""

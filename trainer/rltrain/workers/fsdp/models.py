@@ -1,0 +1,104 @@
+"""Make the roles that a run config asks for, on this rank."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import PreTrainedModel
+
+from rltrain.config.batch_plan import BatchPlan
+from rltrain.config.schema import ModelConfig, RunConfig
+from rltrain.rewards.model import RewardModel, load_model, make_model
+from rltrain.workers.fsdp.build import FILES, Weights, load_causal_lm, load_value_model, shard
+from rltrain.workers.fsdp.comm_timing import time_gradients
+from rltrain.workers.fsdp.forward import Policy
+from rltrain.workers.fsdp.optim import Schedule, Stepper
+from rltrain.workers.fsdp.precision import to_dtype
+from rltrain.workers.fsdp.rank import RankInfo, derive_seed
+from rltrain.workers.fsdp.sharded_model import ShardedModel
+from rltrain.workers.fsdp.spread import read_once
+
+
+def make_actor(
+    config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int, weights: Weights = FILES
+) -> ShardedModel:
+    """The policy, with its optimizer. TOTAL_STEPS: of the run; the schedule counts optimizer steps."""
+    section = config.actor_rollout_ref
+    model = load_causal_lm(section.model, section.actor.fsdp_config, weights)
+    weights.check(model)
+    shard(model, section.actor.fsdp_config, mesh, weights)
+    learning = max(total_steps - config.trainer.critic_warmup, 1)
+    optim = section.actor.optim
+    stepper = Stepper(
+        model,
+        optim,
+        section.actor.grad_clip,
+        Schedule.of(optim, learning * BatchPlan.of(config).optimizer_steps_per_iteration),
+    )
+    return ShardedModel("actor", model, section.actor.fsdp_config, info.device, stepper, time_gradients(model))
+
+
+def make_reference(config: RunConfig, info: RankInfo, mesh: DeviceMesh, weights: Weights = FILES) -> ShardedModel:
+    """The frozen policy."""
+    section = config.actor_rollout_ref
+    model = load_causal_lm(section.model, section.ref.fsdp_config, weights).requires_grad_(False)
+    shard(model, section.ref.fsdp_config, mesh, weights)
+    return ShardedModel("ref", model, section.ref.fsdp_config, info.device)
+
+
+def make_critic(
+    config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int, weights: Weights = FILES
+) -> ShardedModel:
+    """The value model, with its optimizer."""
+    section = config.critic
+    seed = derive_seed(config.trainer.seed, "value head")
+    model = load_value_model(section.model, section.fsdp_config, seed, weights)
+    shard(model, section.fsdp_config, mesh, weights)
+    stepper = Stepper(
+        model,
+        section.optim,
+        section.grad_clip,
+        Schedule.of(section.optim, total_steps * BatchPlan.of_critic(config).optimizer_steps_per_iteration),
+    )
+    return ShardedModel("critic", model, section.fsdp_config, info.device, stepper, time_gradients(model))
+
+
+def make_reward_model(config: RunConfig, info: RankInfo, mesh: DeviceMesh) -> tuple[ShardedModel, RewardModel]:
+    """The reward model, sharded, frozen."""
+    section = config.reward_model
+
+    def sharded(module: nn.Module) -> nn.Module:
+        return cast("nn.Module", shard(module, section.fsdp_config, mesh))
+
+    def load(model: ModelConfig, dtype: torch.dtype) -> nn.Module:
+        return read_once(lambda: load_model(model, dtype), lambda: make_model(model, dtype))
+
+    dtype = to_dtype(section.fsdp_config.model_dtype)
+    model = RewardModel(section, device=info.device, dtype=dtype, load=load, transform=sharded)
+    return ShardedModel("reward_model", model.module, section.fsdp_config, info.device), model
+
+
+def make_policy(sharded: ShardedModel, config: RunConfig) -> Policy:
+    """ROLE's model read as a policy at the temperature of the rollout."""
+    section = config.actor_rollout_ref
+    return Policy(
+        model=sharded.model,
+        temperature=section.rollout.temperature,
+        packed=section.model.use_remove_padding,
+        chunked=sharded.fsdp.entropy_from_logits_with_chunking,
+        compiled=section.actor.use_torch_compile,
+    )
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Parameters of the whole model, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def architecture(model: nn.Module) -> str:
+    """The class of the model as transformers names it."""
+    inner = model if isinstance(model, PreTrainedModel) else next(iter(model.children()))
+    return type(inner).__name__.removeprefix("FSDP")

@@ -1,0 +1,72 @@
+"""One model on this rank, with what trains it, and where its memory is."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from rltrain.config.schema import FsdpConfig
+from rltrain.workers.fsdp.build import reshard
+from rltrain.workers.fsdp.comm_timing import TimedReduceScatter
+from rltrain.workers.fsdp.optim import Stepper
+
+HOST = "cpu"
+
+
+@dataclass
+class ShardedModel:
+    """Actor, reference, critic or reward model: a sharded model on this rank.
+
+    With `param_offload` and `optimizer_offload` it is on the host, but for its uses (`in_use`).
+    """
+
+    name: str
+    model: nn.Module
+    fsdp: FsdpConfig
+    device: str
+    stepper: Stepper | None = None
+    """None: the role does not train."""
+    gradient_comm: TimedReduceScatter | None = None
+
+    def trainer(self) -> Stepper:
+        """What trains this role."""
+        assert self.stepper is not None, f"{self.name} does not train"
+        return self.stepper
+
+    @contextmanager
+    def in_use(self, training: bool = False) -> Generator[None]:
+        """Hold the parameters on the device, and what the optimizer keeps if TRAINING; at the end `leave`.
+
+        An error leaves everything where it is: a device that has failed would raise again while it is cleared, and
+        hide what came first. The next use begins by bringing back whatever is not there.
+        """
+        if self.fsdp.param_offload and not self.fsdp.offload_policy:
+            self.model.to(self.device)
+        if training:
+            self._move_optimizer(self.device)
+        yield
+        self.leave()
+        if training and self.device.startswith("cuda"):
+            # The gradients are gone. What they lay in is in pieces between the optimizer's state, and of no use to the
+            # next role: a critic's would be held beside the actor's.
+            torch.cuda.empty_cache()
+
+    def leave(self) -> None:
+        """Free gathered parameters, and move to the host what the config keeps there. Not collective."""
+        reshard(self.model)
+        if self.fsdp.param_offload and not self.fsdp.offload_policy:
+            self.model.to(HOST)
+        if self.fsdp.optimizer_offload:
+            self._move_optimizer(HOST)
+
+    def _move_optimizer(self, device: str) -> None:
+        if self.stepper is None or self.fsdp.offload_policy:
+            return
+        for state in self.stepper.optimizer.state.values():
+            for key, value in cast("dict[str, Tensor]", state).items():
+                state[key] = value.to(device)

@@ -1,0 +1,77 @@
+"""The loop that every update shares: mini batches, micro batches, one optimizer step each."""
+
+# Torch and transformers are typed in part.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from rltrain.algos.aggregation import AggNormalizer
+from rltrain.core import work
+from rltrain.workers.fsdp.metrics import Sums, largest
+from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard, micro_batches
+from rltrain.workers.fsdp.optim import StepResult
+from rltrain.workers.fsdp.sharded_model import ShardedModel
+
+LossFunction = Callable[[Shard, AggNormalizer], tuple[Tensor, dict[str, Tensor]]]
+"""(micro batch, counts) -> its share of the mini batch's loss, and sums for the metrics."""
+
+
+def run_updates(
+    sharded: ShardedModel, minis: Sequence[MiniBatch], size: MicroSize, world_size: int, loss_function: LossFunction
+) -> tuple[dict[str, float], list[StepResult]]:
+    """Take one optimizer step for each of MINIS (collective).
+
+    FSDP averages gradients over ranks, and each rank's loss is a share of one sum: hence the factor `world_size`.
+
+    Returns:
+        Sums of the loss function's metrics over everything, and what became of each step: equal on all ranks.
+    """
+    sums = Sums(sharded.device)
+    sharded.model.train()
+    with sharded.in_use(training=True):
+        results = _steps(sharded, minis, size, world_size, loss_function, sums)
+    sharded.model.eval()
+    return sums.over_ranks(), results
+
+
+def _steps(
+    sharded: ShardedModel,
+    minis: Sequence[MiniBatch],
+    size: MicroSize,
+    world_size: int,
+    loss_function: LossFunction,
+    sums: Sums,
+) -> list[StepResult]:
+    results: list[StepResult] = []
+    done, total = 0, sum(mini.micro_batches for mini in minis)
+    for mini in minis:
+        for _, rows in micro_batches(mini.shard, size, mini.micro_batches, sharded.device):
+            work.report(done, total)
+            done += 1
+            loss, found = loss_function(rows, mini.normalizer)
+            (loss * world_size).backward()
+            sums.add(found)
+        results.append(sharded.trainer().step(sharded.device))
+    return results
+
+
+def step_metrics(prefix: str, results: Sequence[StepResult]) -> dict[str, float]:
+    """`grad_norm` (mean of the finite ones; NaN where none is), `lr` (the last), and counts of steps."""
+    finite = [result.grad_norm for result in results if result.applied]
+    return {
+        f"{prefix}/grad_norm": sum(finite) / len(finite) if finite else math.nan,
+        f"{prefix}/lr": results[-1].lr,
+        f"{prefix}/optimizer_steps": float(len(finite)),
+        f"{prefix}/skipped_steps": float(len(results) - len(finite)),
+    }
+
+
+def gradient_seconds(sharded: ShardedModel) -> float:
+    """Time in reduce-scatters of gradients since last asked: the slowest rank's (collective)."""
+    assert sharded.gradient_comm is not None
+    return largest(sharded.gradient_comm.take_s(), sharded.device)

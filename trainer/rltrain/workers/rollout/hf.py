@@ -1,0 +1,271 @@
+"""The `hf` engine: transformers' forward pass with a key-value cache, and a sampling loop of our own.
+
+For where no inference engine exists. One process, no continuous batching: requests run in batches of `max_num_seqs`,
+each until its last completion is done. The loop is ours because `generate` draws all rows from one random state; here
+each request has its own, so that a completion does not depend on its neighbours (beyond rounding).
+"""
+
+# Transformers' Auto classes and configs are typed in part.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from rltrain.config.schema import RunConfig
+from rltrain.core.errors import RunFailure, UserError
+from rltrain.core.tensors import floats, ints
+from rltrain.tracing.listen import listening
+from rltrain.tracing.recorder import add_log_probs
+from rltrain.workers.rollout.protocol import Completion, FinishReason, OnProgress, Request, Sampling, WakeTag
+from rltrain.workers.rollout.sampling import draw, token_log_probs
+from rltrain.workers.sync.broadcast import Address
+from rltrain.workers.sync.checksum import checksum
+from rltrain.workers.sync.receiver import Receivers
+from rltrain.workers.sync.transport import Descriptor
+
+
+class HfEngine:
+    """See `RolloutEngine`. It cannot sleep: its weights stay where they are."""
+
+    def __init__(self, config: RunConfig, model_dir: str, saved_weights: bool = False) -> None:
+        """With SAVED_WEIGHTS it starts with those of the model's files, not with random ones."""
+        self._config = config
+        self._saved_weights = saved_weights
+        self._model_dir = model_dir
+        self._rollout = config.actor_rollout_ref.rollout
+        self._device = torch.device("cuda", 0) if config.trainer.device == "cuda" else torch.device("cpu")
+        self._receivers = Receivers(self._device)
+        self._loaded: set[str] = set()
+        self._model: Any = None
+        self._tokenizer: Any = None
+        self._eos: frozenset[int] = frozenset()
+
+    def start(self) -> dict[str, Any]:
+        """Build the model from its `config.json`."""
+        begun = time.perf_counter()
+        section = self._config.actor_rollout_ref.model
+        trust = section.trust_remote_code
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            section.tokenizer_path or self._model_dir, trust_remote_code=trust
+        )
+        hf_config = AutoConfig.from_pretrained(self._model_dir, trust_remote_code=trust, **section.override_config)
+        dtype: torch.dtype = getattr(torch, self._rollout.dtype)
+        model: Any
+        try:
+            if self._saved_weights:
+                model = AutoModelForCausalLM.from_pretrained(
+                    self._model_dir, config=hf_config, dtype=dtype, trust_remote_code=trust
+                )
+            else:
+                model = AutoModelForCausalLM.from_config(hf_config, dtype=dtype, trust_remote_code=trust)
+        except ValueError as error:
+            raise UserError(
+                f"actor_rollout_ref.rollout.name=hf: transformers {transformers.__version__} has no causal language "
+                f"model of type '{hf_config.model_type}' ({self._model_dir}): choose another model"
+            ) from error
+        self._model = model.to(self._device).eval().requires_grad_(False)
+        self._eos = _end_tokens(self._tokenizer, hf_config, self._model_dir)
+        return {
+            "engine": "hf",
+            "engine_version": transformers.__version__,
+            "start_s": time.perf_counter() - begun,
+            "num_processes": 1,
+        }
+
+    @torch.no_grad()
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, on_progress: OnProgress | None = None
+    ) -> list[Completion]:
+        """See `RolloutEngine.generate`."""
+        longest = self._rollout.max_model_len
+        assert longest is not None
+        for request in requests:
+            check_length(len(request.prompt_ids), longest)
+        completions: list[Completion] = []
+        for first in range(0, len(requests), self._rollout.max_num_seqs):
+            batch = requests[first : first + self._rollout.max_num_seqs]
+            limits = [min(sampling.max_tokens, longest - len(request.prompt_ids)) for request in batch]
+            completions += _Batch(self._model, self._tokenizer, self._eos, sampling, batch, limits, self._device).run()
+            if on_progress is not None:
+                on_progress(len(completions), len(requests))
+        return completions
+
+    @torch.no_grad()
+    def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
+        """See `RolloutEngine.trace`."""
+        assert self._rollout.max_model_len is not None
+        num_rows = len(prompt_ids) + num_tokens - 1
+        check_length(num_rows, self._rollout.max_model_len)
+        ids, log_probs = list(prompt_ids), [torch.empty(0, device=self._device)]
+        cache: Any = None
+        with listening(self._model) as recorder:
+            while len(ids) <= num_rows:
+                new = torch.tensor([ids if cache is None else ids[-1:]], device=self._device)
+                output: Any = self._model(input_ids=new, past_key_values=cache, use_cache=True)
+                cache = output.past_key_values
+                logits = output.logits[0].float()
+                ids.append(int(logits[-1].argmax()))
+                following = torch.tensor(ids[-len(logits) :], device=self._device)
+                log_probs.append(logits.log_softmax(dim=-1).gather(1, following[:, None])[:, 0])
+        add_log_probs(recorder, floats(torch.cat(log_probs)))
+        recorder.save(Path(file), num_rows)
+        return ids
+
+    def connect_sync(self, address: Address, first_rank: int) -> None:
+        """See `RolloutEngine.connect_sync`."""
+        self._receivers.connect(address, first_rank)
+
+    @torch.no_grad()
+    def load_bucket(self, descriptor: Descriptor) -> None:
+        """Copy the weights into the model's own."""
+        if descriptor.bucket.index == 0:
+            self._loaded = set()
+        own = self._model.state_dict()
+        for name, tensor in self._receivers.tensors(descriptor, keep=False):
+            if name not in own or own[name].shape != tensor.shape:
+                raise RunFailure(f"weight sync: the hf engine has no weight '{name}' of shape {list(tensor.shape)}")
+            own[name].copy_(tensor)
+            self._loaded.add(name)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        if descriptor.bucket.is_last:
+            self._receivers.close()
+            self._check_complete(own)
+
+    def checksums(self, names: Sequence[str]) -> dict[str, str]:
+        """See `RolloutEngine.checksums`."""
+        own = self._model.state_dict()
+        return {name: checksum(own[name]) for name in names}
+
+    def wake(self, tag: WakeTag) -> None:
+        """Nothing: this engine does not sleep."""
+
+    def sleep(self) -> bool:
+        """Nothing: this engine does not sleep."""
+        return False
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing: no prefix outlives a call of `generate`."""
+
+    def stop(self) -> None:
+        """Free the model."""
+        self._receivers.close()
+        self._model = None
+
+    def _check_complete(self, own: dict[str, Tensor]) -> None:
+        # Tied weights share memory: one of their names is enough.
+        held = {own[name].data_ptr() for name in self._loaded}
+        missing = [name for name, tensor in own.items() if tensor.data_ptr() not in held]
+        if missing:
+            raise RunFailure(f"weight sync: {len(missing)} weights did not come, the first is '{missing[0]}'")
+
+
+class _Batch:
+    """Requests that run in step: prompts padded on the left, one token each per forward pass."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        eos: frozenset[int],
+        sampling: Sampling,
+        requests: Sequence[Request],
+        limits: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self._model, self._tokenizer, self._eos = model, tokenizer, eos
+        self._sampling, self._requests, self._limits, self._device = sampling, requests, limits, device
+        self._generators = [torch.Generator(device).manual_seed(request.seed) for request in requests]
+        self._tokens: list[list[int]] = [[] for _ in requests]
+        self._log_probs: list[list[float]] = [[] for _ in requests]
+        self._reasons: list[FinishReason | None] = [None] * len(requests)
+
+    def run(self) -> list[Completion]:
+        width = max(len(request.prompt_ids) for request in self._requests)
+        rows = [[0] * (width - len(r.prompt_ids)) + list(r.prompt_ids) for r in self._requests]
+        mask = [[0] * (width - len(r.prompt_ids)) + [1] * len(r.prompt_ids) for r in self._requests]
+        input_ids = torch.tensor(rows, device=self._device)
+        attention_mask = torch.tensor(mask, device=self._device)
+        position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        cache: Any = None
+        while None in self._reasons:
+            output: Any = self._model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache = output.past_key_values
+            input_ids = self._step(output.logits[:, -1])[:, None]
+            attention_mask = torch.cat([attention_mask, torch.ones_like(input_ids)], dim=1)
+            position_ids = position_ids[:, -1:] + 1
+        return [
+            Completion(tuple(tokens), tuple(values), reason or "length", request.prompt_ids)
+            for tokens, values, reason, request in zip(
+                self._tokens, self._log_probs, self._reasons, self._requests, strict=True
+            )
+        ]
+
+    def _step(self, logits: Tensor) -> Tensor:
+        banned = torch.zeros_like(logits, dtype=torch.bool)
+        early = [row for row, tokens in enumerate(self._tokens) if len(tokens) < self._sampling.min_tokens]
+        ends = sorted(self._eos.union(self._sampling.stop_token_ids))
+        if early and ends:
+            banned[torch.tensor(early)[:, None], torch.tensor(ends)] = True
+        log_probs = token_log_probs(logits, self._sampling, banned)
+        chosen = draw(log_probs, self._sampling, self._generators)
+        values = log_probs.gather(1, chosen[:, None])[:, 0]
+        for row, (token, value) in enumerate(zip(ints(chosen), floats(values), strict=True)):
+            if self._reasons[row] is None:
+                self._tokens[row].append(token)
+                self._log_probs[row].append(value)
+                self._reasons[row] = self._finished(row)
+        return chosen
+
+    def _finished(self, row: int) -> FinishReason | None:
+        tokens = self._tokens[row]
+        if not self._sampling.ignore_eos and tokens[-1] in self._eos:
+            return "stop"
+        if tokens[-1] in self._sampling.stop_token_ids:
+            return "stop"
+        if self._sampling.stop and len(tokens) > self._sampling.min_tokens:
+            # One that ended earlier, within `min_tokens`, does not count.
+            text, before = self._tokenizer.decode(tokens), self._tokenizer.decode(tokens[:-1])
+            if any(text.find(stop, max(0, len(before) - len(stop) + 1)) >= 0 for stop in self._sampling.stop):
+                return "stop"
+        return "length" if len(tokens) >= self._limits[row] else None
+
+
+def check_length(num_prompt_tokens: int, max_model_len: int) -> None:
+    """Refuse a prompt that leaves no room for a token.
+
+    Raises:
+        RunFailure: with the numbers.
+    """
+    if num_prompt_tokens >= max_model_len:
+        raise RunFailure(
+            f"a prompt of {num_prompt_tokens} tokens leaves no room in actor_rollout_ref.rollout.max_model_len="
+            f"{max_model_len}: lower data.max_prompt_length (with data.truncation) or raise max_model_len"
+        )
+
+
+def _end_tokens(tokenizer: Any, hf_config: Any, model_dir: str) -> frozenset[int]:
+    """Ids that end a completion: the tokenizer's, and those of `generation_config.json` (or `config.json`)."""
+    try:
+        generation = GenerationConfig.from_pretrained(model_dir)
+    except OSError:
+        generation = GenerationConfig.from_model_config(hf_config)
+    listed = generation.eos_token_id
+    ids = listed if isinstance(listed, list) else [listed]
+    return frozenset(number for number in [tokenizer.eos_token_id, *ids] if number is not None)
