@@ -227,10 +227,24 @@ def test_a_gcs_without_nodes_and_one_that_was_stopped(lone_gcs: tuple[int, subpr
     assert gcs.ray_version.value == ray.__version__
     assert gcs.python_version.missing is not None
     assert problems(facts) == ["RAY039"]  # it was told to be at 127.0.0.1, and is bound there only
-    server.send_signal(signal.SIGSTOP)
+    _stop(server.pid)
     started = time.monotonic()
     silent = look(port)
     assert time.monotonic() - started < 5
     assert silent.speaker.value is not None
     assert silent.speaker.value.kind == "silent"
     assert problems(silent) == ["RAY035", "RAY039"]
+
+
+def _stop(pid: int) -> None:
+    """SIGSTOP, once every thread has taken it: one that runs on may still greet a caller."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while not all(thread == psutil.STATUS_STOPPED for thread in _states(pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _states(pid: int) -> Iterator[str]:
+    for thread in psutil.Process(pid).threads():
+        yield psutil.Process(thread.id).status()

@@ -39,7 +39,7 @@ def group(shared: WorkerGroup) -> Iterator[WorkerGroup]:
     """Two workers; those that a test has killed or keeps busy are started anew after it."""
     yield shared
     for rank, pid in enumerate(shared.pids):
-        if not _runs(pid) or "hang_in_this_function" in shared.stacks(rank):
+        if not _runs(pid) or "hang_in_this_function" in shared.stacks(rank) or not _answers(shared, rank):
             shared.restart(rank, deadline_s=60)
 
 
@@ -221,6 +221,14 @@ def test_long_waits_are_told(group: WorkerGroup, said: list[str], monkeypatch: p
     monkeypatch.setattr("rltrain.cluster.calls.WORDS_EVERY_S", 0.2)
     first(group, "hang_in_this_function", 1.0, deadline_s=30, doing="starting the engine")
     assert any(line.startswith("starting the engine (") and "at most 30" in line for line in said)
+
+
+def _answers(group: WorkerGroup, rank: int) -> bool:
+    """A worker may run on for a moment after its death was reported."""
+    try:
+        return gather(group._runtime, [group.begin("pid", [()], ranks=[rank])], 10, "looking") == [[group.pids[rank]]]
+    except RunFailure:
+        return False
 
 
 def _runs(pid: int) -> bool:

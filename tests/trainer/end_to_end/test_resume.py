@@ -42,7 +42,7 @@ def test_two_runs_with_one_seed_have_the_same_metrics(whole: Run, interrupted: R
 
 
 def test_ctrl_c_keeps_what_was_learnt(interrupted: Run) -> None:
-    assert interrupted.code == 130
+    assert interrupted.code == 130, interrupted.err
     last = interrupted.steps[-1]["step"]
     assert interrupted.checkpoint(last).is_dir()
 

@@ -6,12 +6,14 @@ import os
 import signal
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from threading import Thread
 from types import FrameType, TracebackType
 from typing import Any
 
 from rltrain.cluster.waits import Say, Waits, silent
 
 EXIT_CODE = 130
+_LAST_WORDS_S = 1.0
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -56,13 +58,19 @@ class StopSignals(AbstractContextManager["StopSignals"]):
         if self.requested and number == signal.SIGHUP:
             return  # the kernel and the shell both report a lost terminal
         if self.requested:
-            self._say(f"{name} again: ending at once")
+            self._say_aside(f"{name} again: ending at once").join(_LAST_WORDS_S)
             self._end_now()
             os._exit(EXIT_CODE)
         self.requested = True
-        self._say(f"{name}: stopping in order; once more ends at once")
+        self._say_aside(f"{name}: stopping in order; once more ends at once")
         current = self._waits.current
         self._waits.interrupt(Interrupted(f"stopped by {name}" + (f" ({current.doing})" if current else "")))
+
+    def _say_aside(self, line: str) -> Thread:
+        """Print LINE from a thread: the signal may have come in the middle of a print, which takes no second one."""
+        thread = Thread(target=self._say, args=(line,), daemon=True)
+        thread.start()
+        return thread
 
 
 @contextmanager
