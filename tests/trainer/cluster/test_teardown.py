@@ -7,6 +7,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from rltrain.cluster.teardown import Interrupted, StopSignals
 from rltrain.cluster.waits import Waits
 
@@ -39,9 +41,5 @@ def test_ctrl_c_in_the_middle_of_a_print() -> None:
             time.sleep(0.01)
     assert stop.requested
     assert raw.held.startswith(b"step 3\n")
-    try:
+    with pytest.raises(Interrupted, match="^stopped by SIGINT$"):
         waits.check()
-    except Interrupted as error:
-        assert str(error) == "stopped by SIGINT"
-    else:
-        raise AssertionError("nothing was interrupted")
