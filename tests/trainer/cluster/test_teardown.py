@@ -41,5 +41,5 @@ def test_ctrl_c_in_the_middle_of_a_print() -> None:
             time.sleep(0.01)
     assert stop.requested
     assert raw.held.startswith(b"step 3\n")
-    with pytest.raises(Interrupted, match="^stopped by SIGINT$"):
+    with pytest.raises(Interrupted, match=r"^stopped by SIGINT$"):
         waits.check()
