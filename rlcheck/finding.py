@@ -17,9 +17,9 @@ STATUS_ORDER: tuple[Status, ...] = ("fail", "error", "warn", "unknown", "info", 
 class Fix(Struct, frozen=True, omit_defaults=False):
     """One way to fix a problem, its parameters filled in.
 
-    `command` is what to type, "" for advice. `safe` fixes are those that `--fix` may apply. The others say in
-    `destroys` what they would interrupt or delete, or in `caution` what to know first where they destroy nothing. A
-    command of kind `look` changes nothing. `complete` is False while a `<name>` is left for the reader to fill.
+    `command` is what to type, "" for advice. A `safe` fix only looks, or changes what one line takes back; `caution` is
+    what to know of it first. An unsafe one says in `destroys` what it would change, interrupt or delete. A command of
+    kind `look` changes nothing. `complete` is False while a `<name>` is left for the reader to fill.
     """
 
     title: str

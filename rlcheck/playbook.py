@@ -13,6 +13,7 @@ import msgspec
 
 from rlcheck.facts.base import Struct
 from rlcheck.finding import Fix
+from rlcheck.harm import Deed, deeds
 
 _PACKAGED = Path(__file__).resolve().parent / "playbooks"
 DIRECTORY = _PACKAGED if _PACKAGED.is_dir() else _PACKAGED.parents[1] / "playbooks"
@@ -38,19 +39,34 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
     A fix of kind `config` may name the `field` of a run that it sets (`rollout.gpu_memory_utilization`) and its
     `value`; with the run's config at hand, its command becomes that framework's own override. A command of kind `look`
-    changes nothing. An unsafe fix says either what it `destroys` or, where it destroys nothing, what the reader should
-    know first (`caution`, which follows "safe by itself, but").
+    changes nothing. Nobody labels a fix: `safety` follows from its words (`rlcheck.harm`) and from what it `destroys`,
+    where they do not say it (it follows "unsafe:"). `caution` is what to know of a safe one (it follows "safe, but").
     """
 
     title: str
     kind: Literal["env", "config", "package", "shell", "look", "advice"]
-    safety: Literal["safe", "unsafe"]
     needs_root: bool = False
     command: str = ""
     destroys: str = ""
     caution: str = ""
     field: str = ""
     value: str = ""
+
+    @property
+    def deeds(self) -> tuple[Deed, ...]:
+        """What this fix does that one line does not take back."""
+        return deeds(self.title, self.command, self.kind)
+
+    @property
+    def safety(self) -> Literal["safe", "unsafe"]:
+        """Whether one line takes it back."""
+        return "unsafe" if self.harm else "safe"
+
+    @property
+    def harm(self) -> str:
+        """What it may destroy, in words; "" where it is safe."""
+        as_root = "changes the machine" if self.needs_root and self.kind != "look" else ""
+        return self.destroys or ", ".join(deed.words for deed in self.deeds) or as_root
 
 
 class Source(Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,7 +210,7 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
         safety=recipe.safety,
         needs_root=recipe.needs_root,
         command=command.strip(),
-        destroys=_in_words(recipe.destroys, params),
+        destroys=_in_words(recipe.harm, params),
         caution=_in_words(recipe.caution, params),
         complete=complete and all(name in params for name in _PARAMETER.findall(recipe.title)),
     )

@@ -53,6 +53,9 @@ def _playbook_rows(doctor: clinic.Doctor, checks: Sequence[Check], select: tuple
             "families": book.families,
             "checks": book.checks,
             "in_logs": bool(book.signatures),
+            "fixes": [
+                {"title": fix.title, "command": fix.command.strip() or None, "safety": fix.safety} for fix in book.fixes
+            ],
         }
         for book in books
         if not select or wanted & set(book.checks) or set(select) & set(book.families)

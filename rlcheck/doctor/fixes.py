@@ -7,9 +7,10 @@ is taken with them set.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -24,6 +25,13 @@ from rlcheck.measure.machine.process import run_command
 ENV_FILE = "rlcheck.env.sh"
 _ENV_HEAD = "# Written by `rlcheck env --fix`; source it in the shell or job script that starts the run.\n"
 _FIX_TIMEOUT_S = 60.0
+_WORD = r"""([^\s'"]+|'[^']*'|"[^"]*")"""
+_TAKEN_BACK = (
+    (re.compile(f"mv {_WORD} {_WORD}"), r"mv \2 \1"),
+    (re.compile(f"mkdir (?:-p )?{_WORD}"), r"rmdir \1"),
+    (re.compile(f"chmod 600 {_WORD}"), r"chmod 644 \1"),
+    (re.compile(f"git config --global --add {_WORD} {_WORD}"), r"git config --global --unset-all \1 \2"),
+)
 
 
 class FixError(UserError):
@@ -50,7 +58,32 @@ def plan(report: Report) -> tuple[Step, ...]:
 
 
 def _can_apply(fix: Fix) -> bool:
-    return fix.safety == "safe" and fix.complete and not fix.needs_root and fix.kind in ("env", "shell")
+    """Whether it harms nothing, and one line is known that takes it back."""
+    if fix.safety != "safe" or not fix.complete or fix.needs_root:
+        return False
+    return fix.kind == "env" or (fix.kind == "shell" and bool(taken_back_by(fix.command)))
+
+
+def taken_back_by(command: str) -> str:
+    """The line that takes a shell fix back, "" where none is known.
+
+    >>> taken_back_by("mv ~/.cache/torch_extensions ~/.cache/torch_extensions.old")
+    'mv ~/.cache/torch_extensions.old ~/.cache/torch_extensions'
+    """
+    for done, line in _TAKEN_BACK:
+        if found := done.fullmatch(command.strip()):
+            return found.expand(line)
+    return ""
+
+
+def _unset_again(steps: tuple[Step, ...], environ: Mapping[str, str]) -> str:
+    """The line that takes the environment fixes of STEPS back in a shell with ENVIRON."""
+    commands = [step.fix.command for step in steps if step.fix.kind == "env"]
+    names = dict.fromkeys(name for command in commands for name, _ in _assignments(command))
+    was = {name: environ.get(name) for name in names}
+    return "; ".join(
+        f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}" for name, value in was.items()
+    )
 
 
 def carry_out(steps: tuple[Step, ...], *, dry_run: bool, yes: bool) -> tuple[str, ...]:
@@ -128,7 +161,7 @@ def _run(step: Step) -> str:
         return f"{step.finding.id}: {step.fix.command!r} did not run: {why}"
     if outcome.value.returncode:
         return f"{step.finding.id}: {step.fix.command!r} failed: {' '.join(outcome.value.stderr.split())[:300]}"
-    return f"{step.finding.id}: ran {step.fix.command}"
+    return f"{step.finding.id}: ran {step.fix.command}; {taken_back_by(step.fix.command)} takes it back"
 
 
 def _write_environment(steps: tuple[Step, ...]) -> tuple[str, ...]:
@@ -146,7 +179,10 @@ def _write_environment(steps: tuple[Step, ...]) -> tuple[str, ...]:
         path.write_text(_ENV_HEAD + "\n".join((*kept, *new)) + "\n", encoding="utf-8")
     except OSError as error:
         raise FixError(f"{os.path.abspath(path)}: cannot be written: {error.strerror}") from None
-    return (f"wrote {ENV_FILE}; `source ./{ENV_FILE}` sets it for a shell (the second look was taken with it)",)
+    return (
+        f"wrote {ENV_FILE}; `source ./{ENV_FILE}` sets it for a shell (the second look was taken with it); "
+        f"`{_unset_again(steps, os.environ)}` takes it back there",
+    )
 
 
 def _assignments(command: str) -> list[tuple[str, str | None]]:

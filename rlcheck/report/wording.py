@@ -69,9 +69,9 @@ def to_ascii(text: str) -> str:
 def caution(fix: Fix) -> str:
     """What to know before typing a fix: needs root, what it would destroy."""
     words = ["needs root"] if fix.needs_root else []
-    if fix.safety == "unsafe" and fix.kind != "advice":
-        harmless = f"safe by itself, but {fix.caution}" if fix.caution else "unsafe"
-        words.append(f"unsafe: {fix.destroys}" if fix.destroys else harmless)
+    if fix.kind != "advice" and (fix.safety == "unsafe" or fix.caution):
+        unsafe = "; ".join(filter(None, (f"unsafe: {fix.destroys}", fix.caution)))
+        words.append(unsafe if fix.safety == "unsafe" else f"safe, but {fix.caution}")
     return "; ".join(words)
 
 

@@ -67,7 +67,7 @@ def repeated(words: str, fixes: tuple[Recipe, ...]) -> float:
 
 
 def test_a_repetition_is_found() -> None:
-    fix = Recipe(title="Set a lower learning rate, or clip gradients at 1.0", kind="advice", safety="safe")
+    fix = Recipe(title="Set a lower learning rate, or clip gradients at 1.0", kind="advice")
     assert repeated("Lower the learning rate, then clip the gradients at 1.0.", (fix,)) >= MOST_REPEATED
     assert repeated("Ranks of 8 to 64 are usual for RL.", (fix,)) < MOST_REPEATED
 
@@ -118,14 +118,9 @@ def test_fixes_are_what_they_say(playbook: Playbook) -> None:
     assert playbook.fixes
     for fix in playbook.fixes:
         assert (fix.kind == "advice") == (not fix.command), f"{fix.title}: advice has no command, all others have one"
-        if fix.safety == "unsafe":
-            assert bool(fix.destroys) != bool(fix.caution), (
-                f"{fix.title}: an unsafe fix says what it would destroy, or what to know of one that destroys nothing"
-            )
-            assert not re.match(r"(nothing|none|no)\b", fix.destroys), f"{fix.title}: that is a caution"
-        if fix.safety == "safe":
-            assert not fix.needs_root, f"{fix.title}: nothing that needs root is safe"
-            assert fix.kind not in ("package",), f"{fix.title}: installing packages is not safe"
+        assert fix.kind != "look" or fix.safety == "safe", f"{fix.title}: what only looks harms nothing"
+        assert fix.kind != "package" or fix.safety == "unsafe", f"{fix.title}: installing packages is not safe"
+        assert not re.match(r"(nothing|none|no)\b", fix.destroys), f"{fix.title}: that is a caution"
         if fix.kind == "env":
             assert all(ENVIRONMENT.fullmatch(line) for line in fix.command.strip().splitlines()), fix.command
         assert not ROUTINE_HARM.search(fix.command), f"{fix.title}: {fix.command}"

@@ -80,7 +80,7 @@ PLACES = [
 
 
 def recipe(command: str) -> Recipe:
-    return Recipe(title="t", kind="shell", safety="safe", command=command)
+    return Recipe(title="t", kind="shell", command=command)
 
 
 def run_in_bash(commands: list[str], cwd: Path) -> None:
@@ -139,7 +139,7 @@ def test_plain_values_may_stand_in_quotes() -> None:
 def test_unknown_parameters_stay_open() -> None:
     fix = fill(recipe("a {{x}} {{y}}"), {"x": "1"})
     assert (fix.command, fix.complete) == ("a 1 <y>", False)
-    assert fill(Recipe(title="Give {{x}} {{y}}", kind="advice", safety="safe"), {"x": "a b"}).title == "Give a b <y>"
+    assert fill(Recipe(title="Give {{x}} {{y}}", kind="advice"), {"x": "a b"}).title == "Give a b <y>"
 
 
 def test_a_good_file_is_read() -> None:

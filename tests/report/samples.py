@@ -33,7 +33,7 @@ SHM = Finding(
             command="docker run --shm-size=8g --gpus all --ipc=private registry.example.org/a/very/long/image:26.11",
             destroys="the running container"),
         Fix(title="Make it larger in place", kind="shell", safety="unsafe", needs_root=True,
-            caution="uses memory", command="mount -o remount,size=8g /dev/shm"),
+            destroys="changes what is mounted", caution="uses memory", command="mount -o remount,size=8g /dev/shm"),
         Fix(title="Ask the administrator", kind="advice", safety="safe"),
     ),
 )  # fmt: skip

@@ -1,0 +1,91 @@
+"""What a fix may harm is read from its words: each deed is found, and what one line takes back is not one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from rlcheck.harm import DEEDS, deeds
+from rlcheck.playbook import Library, Recipe, fill
+from rlcheck.report.wording import caution
+
+HARMS = (
+    ("install", "Install the matching pair", ""),
+    ("install", "Take the older one", "pip install 'click<8.2'"),
+    ("install", "Or do without it (pip uninstall torchvision)", ""),
+    ("install", "Read its notes; upgrade the engine", ""),
+    ("install", "Take the system's", "apt-get install -y gcc"),
+    ("kill", "End the other process if it is yours", ""),
+    ("kill", "Free the port", "kill 4711"),
+    ("kill", "Free the ports: `ray stop`", ""),
+    ("delete", "Free space: delete old checkpoints", ""),
+    ("delete", "Make room", "rm -rf ~/.cache/huggingface"),
+    ("delete", "Remove the damaged cache", ""),
+    ("mount", "Enlarge it", "mount -o remount,size=64G /dev/shm"),
+    ("restart", "Reboot the machine", ""),
+    ("restart", "Let Docker see it", "systemctl restart docker"),
+    ("restart", "More shared memory", "docker run --shm-size=64g IMAGE"),
+    ("system", "Raise it", "sysctl -w vm.max_map_count=262144"),
+    ("system", "Raise it for all", "echo '* soft nofile 65536' >> /etc/security/limits.conf"),
+    ("foreign code", "Load it", "actor_rollout_ref.model.trust_remote_code=True"),
+    ("foreign code", "Load it: torch.load(path, weights_only=False)", ""),
+    ("foreign code", "Get it", "curl -fsSL https://example.com/install.sh | bash"),
+    ("owner", "Own it", "sudo chown -R me /data"),
+    ("owner", "Open it", "chmod -R 777 /data"),
+    ("protection", "Open all ports between the nodes", ""),
+    ("unset", "Let every GPU be seen", "unset CUDA_VISIBLE_DEVICES"),
+    ("unset", "Or unset LD_LIBRARY_PATH", ""),
+    ("list", "Leave the proxy out", "export no_proxy=localhost,127.0.0.1"),
+    ("unknown", "Do it", "frobnicate --all"),
+)
+HARMLESS = (
+    ("Lower the share", "actor_rollout_ref.rollout.gpu_memory_utilization=0.5", "config"),
+    ("Name the interface", "export NCCL_SOCKET_IFNAME=eth0", "env"),
+    ("Leave the proxy out", 'export no_proxy="localhost,10.0.0.5,$no_proxy"', "env"),
+    ("Put it first", "export LD_LIBRARY_PATH=$CONDA_PREFIX/lib:$LD_LIBRARY_PATH", "env"),
+    ("Raise the limit of this shell", "ulimit -n 65536", "shell"),
+    ("Move it away", "mv ~/.cache/torch_extensions ~/.cache/torch_extensions.old", "shell"),
+    ("See what pip would do", "pip install --dry-run --upgrade torch", "look"),
+    ("Look for a kill by the kernel", "dmesg -T | grep -i 'killed process'", "look"),
+    ("Remove the option max_prompt_length from the script", "", "advice"),
+    ("Go on after an upgrade of the driver", "", "advice"),
+    ("Compare clocks, power and temperature", "", "advice"),
+    ("Resume from the last checkpoint", "trainer.resume_mode=auto", "config"),
+    ("Keep the token to yourself", "chmod 600 ~/.cache/huggingface/token", "shell"),
+)
+
+
+@pytest.mark.parametrize(("deed", "title", "command"), HARMS)
+def test_a_deed_is_found(deed: str, title: str, command: str) -> None:
+    recipe = Recipe(title=title, kind="shell" if command else "advice", command=command)
+    assert deed in [one.name for one in recipe.deeds]
+    assert recipe.safety == "unsafe"
+    assert recipe.harm
+
+
+def test_each_deed_of_the_table_is_tried() -> None:
+    assert {deed.name for deed in DEEDS} | {"unknown"} == {deed for deed, _, _ in HARMS}
+
+
+@pytest.mark.parametrize(("title", "command", "kind"), HARMLESS)
+def test_what_one_line_takes_back_is_safe(title: str, command: str, kind: str) -> None:
+    assert deeds(title, command, kind) == ()
+
+
+def test_one_command_has_one_label() -> None:
+    """Whichever playbook offers it, and whatever stands above it."""
+    library, labels = Library(), defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
+    for playbook_id in library.ids():
+        for fix in library.get(playbook_id).fixes:
+            if fix.command:
+                labels[" ".join(fix.command.split())][fix.safety].append(playbook_id)
+    assert {command: dict(found) for command, found in labels.items() if len(found) > 1} == {}
+
+
+def test_a_report_names_the_harm_and_the_caution() -> None:
+    install = Recipe(title="Install it", kind="package", command="pip install ninja", caution="on every node")
+    assert caution(fill(install, {})) == "unsafe: changes installed packages; on every node"
+    test = Recipe(title="As a test", kind="env", command="export NCCL_IB_DISABLE=1", caution="slow")
+    assert caution(fill(test, {})) == "safe, but slow"
+    assert caution(fill(Recipe(title="Look", kind="look", command="ls"), {})) == ""
