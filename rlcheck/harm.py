@@ -125,7 +125,7 @@ DEEDS = (
     _deed(
         "list",
         "replaces a list that others may have made",
-        rf"\bexport (?:[^\n;]* )?({_LISTS})=(?![^\n]*\$\{{?\1\b)(?=\S)",
+        rf"\bexport (?:[^\n;]* )?({_LISTS})=(?![^\n]*\$\{{?(?i:\1)\b)(?=\S)",
     ),
 )  # fmt: skip
 _LOOKS = re.compile(

@@ -204,13 +204,15 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
         return "~/" + shlex.quote(value[2:]) if value[:2] == "~/" and value[2:] else shlex.quote(value)
 
     command = _PARAMETER.sub(replace, recipe.command)
+    # What an override does is only known now: `{{override}}` may be trust_remote_code=True.
+    filled = msgspec.structs.replace(recipe, command=command) if recipe.kind == "config" else recipe
     return Fix(
         title=_in_words(recipe.title, params),
         kind=recipe.kind,
-        safety=recipe.safety,
+        safety=filled.safety,
         needs_root=recipe.needs_root,
         command=command.strip(),
-        destroys=_in_words(recipe.harm, params),
+        destroys=_in_words(filled.harm, params),
         caution=_in_words(recipe.caution, params),
         complete=complete and all(name in params for name in _PARAMETER.findall(recipe.title)),
     )

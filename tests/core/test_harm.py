@@ -43,6 +43,7 @@ HARMLESS = (
     ("Lower the share", "actor_rollout_ref.rollout.gpu_memory_utilization=0.5", "config"),
     ("Name the interface", "export NCCL_SOCKET_IFNAME=eth0", "env"),
     ("Leave the proxy out", 'export no_proxy="localhost,10.0.0.5,$no_proxy"', "env"),
+    ("In both spellings", "export no_proxy=10.0.0.5,$no_proxy,$NO_PROXY\nexport NO_PROXY=$no_proxy", "env"),
     ("Put it first", "export LD_LIBRARY_PATH=$CONDA_PREFIX/lib:$LD_LIBRARY_PATH", "env"),
     ("Raise the limit of this shell", "ulimit -n 65536", "shell"),
     ("Move it away", "mv ~/.cache/torch_extensions ~/.cache/torch_extensions.old", "shell"),
@@ -81,6 +82,14 @@ def test_one_command_has_one_label() -> None:
             if fix.command:
                 labels[" ".join(fix.command.split())][fix.safety].append(playbook_id)
     assert {command: dict(found) for command, found in labels.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize(("value", "safety"), [("True", "unsafe"), ("False", "safe")])
+def test_an_override_is_judged_by_what_it_sets(value: str, safety: str) -> None:
+    recipe = Recipe(title="Set the key that the finding names", kind="config", command="{{override}}")
+    fix = fill(recipe, {"override": f"actor_rollout_ref.model.trust_remote_code={value}"})
+    assert fix.safety == safety
+    assert bool(fix.destroys) == (safety == "unsafe")
 
 
 def test_a_report_names_the_harm_and_the_caution() -> None:

@@ -150,7 +150,8 @@ def head_proxy(facts: Facts) -> Verdict:
 def _no_proxy(facts: Facts) -> str:
     """A value for no_proxy that spares this cluster, with what is in it already."""
     section = reach(facts)
-    current = [entry.strip() for entry in (variable(facts, "no_proxy") or variable(facts, "NO_PROXY") or "").split(",")]
+    given = f"{variable(facts, 'no_proxy') or ''},{variable(facts, 'NO_PROXY') or ''}"
+    current = [entry.strip() for entry in given.split(",")]
     addresses = section.resolution.value.addresses if section.resolution.value else ()
     nodes = (section.gcs.value.nodes.value or ()) if section.gcs.value else ()
     wanted = [*current, "localhost", "127.0.0.1", section.head, *addresses, *(n.address for n in nodes if n.alive)]

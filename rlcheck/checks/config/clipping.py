@@ -168,5 +168,5 @@ def entropy(facts: Facts) -> Verdict:
     if coeff < 0:
         return conclude(run, [Case("warn", field, "0 or more", f"{coeff:g}, which punishes entropy", to=-coeff)], "")
     if coeff > most:
-        return conclude(run, [Case("warn", field, f"at most {most:g}", f"{coeff:g}", to=0.001)], "")
+        return conclude(run, [Case("warn", field, f"at most {most:g}", f"{coeff:g}", to=0.0)], "")
     return passed(f"{coeff:g}")

@@ -24,7 +24,11 @@ def _either(variables: dict[str, str], name: str) -> str:
 
 
 def _entries(variables: dict[str, str]) -> list[str]:
-    return [entry.strip().lower() for entry in _either(variables, "no_proxy").split(",") if entry.strip()]
+    return _listed(_either(variables, "no_proxy"))
+
+
+def _listed(value: str) -> list[str]:
+    return [entry.strip().lower() for entry in value.split(",") if entry.strip()]
 
 
 def _bypassed(host: str, entries: list[str]) -> bool:
@@ -53,7 +57,8 @@ def _run_hosts(facts: Facts, variables: dict[str, str]) -> list[str]:
 
 def _repaired(facts: Facts, variables: dict[str, str]) -> str:
     """A value for `no_proxy` that covers a run. Address ranges stay in it, for the programs that understand them."""
-    kept = [entry for entry in _entries(variables) if not _odd(entry) or _is_range(entry) or entry.startswith("*.")]
+    given = _listed(f"{variables.get('no_proxy', '')},{variables.get('NO_PROXY', '')}")
+    kept = [entry for entry in given if not _odd(entry) or _is_range(entry) or entry.startswith("*.")]
     plain = [re.sub(r"^\*+", "", entry) for entry in kept]
     return ",".join(dict.fromkeys([*plain, *_LOOPBACK, *_run_hosts(facts, variables)]))
 

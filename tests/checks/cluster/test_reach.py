@@ -139,8 +139,8 @@ def test_a_closed_port_is_not_blamed_on_a_proxy():
 
 
 def test_no_proxy_is_completed_with_every_node():
-    facts = way({"no_proxy": "example.com,localhost"}, proxies={"http_proxy": WORKER})
-    assert judge("RAY033", facts).params["no_proxy"] == f"example.com,localhost,127.0.0.1,{HEAD},{WORKER}"
+    facts = way({"no_proxy": "example.com,localhost", "NO_PROXY": "wiki"}, proxies={"http_proxy": WORKER})
+    assert judge("RAY033", facts).params["no_proxy"] == f"example.com,localhost,wiki,127.0.0.1,{HEAD},{WORKER}"
     told = judge("RAY033", way(grpc_proxies={"https_proxy": HEAD}))
     assert (told.status, "proxy in https_proxy" in told.message) == ("fail", True)
 

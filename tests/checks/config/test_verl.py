@@ -54,6 +54,12 @@ def test_defaults_with_the_overrides_of_the_findings_are_clean(version: str) -> 
     assert problems(mended) == {}
 
 
+def test_too_large_an_entropy_bonus_is_taken_away() -> None:
+    """0.001, which was offered here, is what the playbook's source saw explode."""
+    found = problems(run_of(f"{EXAMPLES[next(iter(EXAMPLES))]} {A}.entropy_coeff=0.5"))
+    assert [fix.command for fix in found["CFG056"].fixes] == [f"{A}.entropy_coeff=0"]
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_clean(name: str) -> None:
     assert problems(run_of(EXAMPLES[name])) == {}

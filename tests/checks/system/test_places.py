@@ -220,10 +220,11 @@ def test_proxy_covers_the_head() -> None:
 
 
 def test_odd_no_proxy_is_mended() -> None:
-    odd = known(PROXY | {"no_proxy": "localhost,127.0.0.1,10.0.0.0/8,*.example.com,10.*", "NO_PROXY": "localhost"})
+    """Both spellings keep what either had."""
+    odd = known(PROXY | {"no_proxy": "localhost,127.0.0.1,10.0.0.0/8,*.example.com,10.*", "NO_PROXY": "wiki.local"})
     finding = judge("SYS041", machine(environ=odd))
     assert len(finding.details) == 3
-    assert "export no_proxy=localhost,127.0.0.1,10.0.0.0/8,.example.com\n" in finding.fixes[0].command
+    assert "export no_proxy=localhost,127.0.0.1,10.0.0.0/8,.example.com,wiki.local\n" in finding.fixes[0].command
 
 
 def test_a_range_beside_the_addresses_is_noted() -> None:

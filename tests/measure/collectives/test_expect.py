@@ -189,6 +189,24 @@ def test_the_network_section_is_read_where_there_is_no_survey() -> None:
     assert active_rates(facts, "b") == []
 
 
+@pytest.mark.parametrize(
+    ("model", "busbw"),
+    [
+        ("H200 SXM", {32 * MIB: 275.84, 128 * MIB: 401.93, 512 * MIB: 450.29, GIB: 463.58, 16 * GIB: 482.26}),
+        (
+            "B200",
+            {32 * MIB: 325.97, 128 * MIB: 568.38, GIB: 723.34, 4 * GIB: 740.64, 8 * GIB: 839.07, 16 * GIB: 845.67},
+        ),
+    ],
+)
+def test_curves_of_nvlink_sharp_are_those_of_their_source(model: str, busbw: dict[int, float]) -> None:
+    """The rows of both tables of one node in network/README.md of ml-engineering, commit 744d01e1."""
+    curve = next(curve for curve in table().curves if model in curve.models and curve.nvls)
+    assert {size: at(curve.points, size) for size in busbw} == busbw
+    assert len(curve.points) == 10
+    assert not curve.derived
+
+
 def test_the_table_is_sound() -> None:
     for curve in table().curves:
         assert set(curve.models) <= set(table().models)
