@@ -158,7 +158,7 @@ def test_tensors_on_two_devices() -> None:
 
 @pytest.mark.row("F15")
 def test_cannot_allocate_memory() -> None:
-    diagnosed("OSError: [Errno 12] Cannot allocate memory\n", "host-allocation-refused", "memory.max")
+    diagnosed("OSError: [Errno 12] Cannot allocate memory\n", "host-memory-too-small", "memory.max")
 
 
 @pytest.mark.row("F20", "F21")

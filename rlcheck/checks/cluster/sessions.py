@@ -15,7 +15,8 @@ _RAY_NAMES = ("gcs_server", "raylet", "ray-dashboard")
 
 
 @check("RAY013", "Old Ray sessions leave no load behind", needs=("ray.sessions", "ray.num_sessions"),
-       playbook="ray-stale-sessions")  # fmt: skip
+       playbook="ray-disk-full",
+       problem="Sessions of earlier Rays fill the disk")  # fmt: skip
 def stale_sessions(facts: Facts) -> Verdict:
     """Counts session directories that no process uses any more.
 

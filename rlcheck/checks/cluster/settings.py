@@ -57,7 +57,8 @@ def _fraction(text: str) -> float | None:
         return None
 
 
-@check("RAY023", "The object store stays in memory", needs=("environ",), playbook="ray-slow-storage")
+@check("RAY023", "The object store stays in memory", needs=("environ",), playbook="ray-object-store-shm",
+       problem="Ray may put the object store on disk")  # fmt: skip
 def slow_storage(facts: Facts) -> Verdict:
     """Notices the permission to put the object store on disk.
 
@@ -139,7 +140,8 @@ def flag_case(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY026", "Ray counts the CPUs of the container", needs=("environ",), playbook="ray-cpu-count")
+@check("RAY026", "Ray counts the CPUs of the container", needs=("environ",), playbook="cpus-fewer-than-seen",
+       problem="Ray counts the CPUs of the host")  # fmt: skip
 def cpu_count(facts: Facts) -> Verdict:
     """Notices the switch that makes Ray count the CPUs of the whole machine.
 

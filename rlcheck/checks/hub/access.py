@@ -116,7 +116,7 @@ def cache_owner(facts: Facts) -> Verdict:
     "HFC005",
     "The home directory is usable",
     needs=("hub.home",),
-    playbook="home-not-usable",
+    playbook="home-unusable",
     caused_by=("SYS031",),
     problem="The home directory is not usable",
 )

@@ -180,7 +180,11 @@ def no_proxy_between(facts: Facts) -> Verdict:
 
 
 @check(
-    "ROL015", "Other machines can use the server's URL", needs=("rollout.server",), playbook="rollout-server-loopback"
+    "ROL015",
+    "Other machines can use the server's URL",
+    needs=("rollout.server",),
+    playbook="loopback-endpoint",
+    problem="The URL of the server names this machine alone",
 )
 def others_can_use_it(facts: Facts) -> Verdict:
     """The URL does not name the machine that uses it.
