@@ -205,7 +205,8 @@ def _shortage(machine: MachineFacts) -> str:
     return ", ".join(parts)
 
 
-@check("RAY056", "No node's GPU memory is in use", needs=("cluster",), playbook="gpu-memory-in-use-on-node")
+@check("RAY056", "No node's GPU memory is in use", needs=("cluster",), playbook="gpu-memory-in-use",
+       problem="GPU memory is in use on some of the nodes")  # fmt: skip
 def gpu_memory(facts: Facts) -> Verdict:
     """Looks for GPU memory that programs hold on some of the nodes.
 
