@@ -110,7 +110,7 @@ def unread_variables(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY025", "Ray's flags are in the right case", needs=("environ",), playbook="ray-flag-case",
+@check("RAY025", "Ray's flags are in the right case", needs=("environ",), playbook="ray-unread-variables",
        problem="A Ray flag is in the wrong case")  # fmt: skip
 def flag_case(facts: Facts) -> Verdict:
     """Finds flags of Ray's C++ programs that are written in another case.
@@ -162,7 +162,8 @@ def cpu_count(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY027", "Ray's own calls do not go through a proxy", needs=("environ",), playbook="ray-grpc-proxy")
+@check("RAY027", "Ray's own calls do not go through a proxy", needs=("environ",), playbook="ray-head-proxy",
+       problem="Ray's calls between nodes go through a proxy")  # fmt: skip
 def grpc_proxy(facts: Facts) -> Verdict:
     """Notices that Ray was allowed to use the HTTP proxy for its calls between nodes.
 

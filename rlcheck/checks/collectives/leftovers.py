@@ -218,7 +218,8 @@ def _channels(found: dict[str, Setting], names: tuple[str, ...], sign: int) -> t
     return min(rows, key=lambda row: sign * row[1]) if rows else None
 
 
-@check("NCL017", "No fixed meeting point or launch mode of NCCL is set", needs=("environ",), playbook="nccl-comm-id",
+@check("NCL017", "No fixed meeting point or launch mode of NCCL is set", needs=("environ",),
+       playbook="nccl-bootstrap-collision",
        problem="A fixed meeting point or launch mode of NCCL is set")  # fmt: skip
 def fixed_meeting_point(facts: Facts) -> Verdict:
     """Finds NCCL_COMM_ID, NCCL_HOSTID and NCCL_LAUNCH_MODE.

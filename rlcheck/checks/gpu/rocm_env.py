@@ -147,7 +147,8 @@ def tunableop(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU051", "AMD GPUs are not partitioned", needs=("rocm.devices",), playbook="amd-partition-mode")
+@check("GPU051", "AMD GPUs are not partitioned", needs=("rocm.devices",), playbook="gpu-partitioned",
+       problem="AMD GPUs are partitioned")  # fmt: skip
 def partitions(facts: Facts) -> Verdict:
     """Reads the compute and memory partition modes of MI300 and MI350 GPUs.
 

@@ -93,8 +93,9 @@ def _sent_to(server: ServerFacts) -> dict[str, str]:
     return {"url": f"{place.scheme}://{place.netloc}{place.path[: -len(kept)]}"}
 
 
-@check("ROL012", "The rollout server is ready", needs=("rollout.server",), playbook="rollout-server-not-ready",
-       caused_by=("ROL010", "ROL011"))  # fmt: skip
+@check("ROL012", "The rollout server is ready", needs=("rollout.server",), playbook="rollout-server-busy",
+       caused_by=("ROL010", "ROL011"),
+       problem="The server is not ready, or wants a key")  # fmt: skip
 def server_is_ready(facts: Facts) -> Verdict:
     """It says that it is healthy, and takes our key where it wants one.
 
