@@ -86,8 +86,10 @@ def _fixes(check: Check, verdict: Verdict, library: Library) -> tuple[Fix, ...]:
         recipes = library.get(check.playbook).fixes
     except PlaybookError:
         return ()
-    # What is worked out for this very case stands first; in a playbook it comes last, since a log has no such values.
-    recipes = sorted(recipes, key=lambda recipe: "{{" not in recipe.command + recipe.title)
+    recipes = [recipe for recipe in recipes if not recipe.checks or check.id in recipe.checks]
+    # What was written for this check, or is worked out for this very case, stands first; in a playbook that comes last,
+    # since a log has no such values.
+    recipes.sort(key=lambda recipe: (not recipe.checks, "{{" not in recipe.command + recipe.title))
     fixes = tuple(fill(recipe, verdict.params) for recipe in recipes)
     # A fix that this check has no parameters for was written for another one of the same playbook.
     return tuple(fix for fix in fixes if fix.complete) or fixes

@@ -41,6 +41,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     `value`; with the run's config at hand, its command becomes that framework's own override. A command of kind `look`
     changes nothing. Nobody labels a fix: `safety` follows from its words (`rlcheck.harm`) and from what it `destroys`,
     where they do not say it (it follows "unsafe:"). `caution` is what to know of a safe one (it follows "safe, but").
+    `checks` are the checks of the playbook that it was written for; findings of its other checks do not show it.
     """
 
     title: str
@@ -51,6 +52,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     caution: str = ""
     field: str = ""
     value: str = ""
+    checks: tuple[str, ...] = ()
 
     @property
     def deeds(self) -> tuple[Deed, ...]:

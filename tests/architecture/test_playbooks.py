@@ -142,13 +142,19 @@ def test_parameters_are_filled_by_its_checks(playbook: Playbook) -> None:
 
     from rlcheck.facts.document import Facts
 
-    given: set[str] = set()
+    given: dict[str, set[str]] = {}
     for check_id in playbook.checks:
         cases = importlib.import_module(f"tests.checks.{FAMILIES[check_id[:3]].topic}.cases")
         others: dict[str, tuple[Facts, ...]] = vars(cases).get("OTHER_FIRES", {})
-        for fires in (cases.CASES[check_id][0], *others.get(check_id, ())):
-            given |= set(CHECKS[check_id].judge(fires).params)
-    wanted = {
-        match for recipe in playbook.fixes for match in re.findall(r"\{\{(\w+)\}\}", recipe.command + recipe.title)
-    }
-    assert not playbook.checks or wanted <= given, f"nobody fills {wanted - given}"
+        fires = (cases.CASES[check_id][0], *others.get(check_id, ()))
+        given[check_id] = {name for facts in fires for name in CHECKS[check_id].judge(facts).params}
+    for recipe in playbook.fixes if playbook.checks else ():
+        wanted = {*re.findall(r"\{\{(\w+)\}\}", recipe.command + recipe.title)}
+        filled = set[str]().union(*(given[check_id] for check_id in recipe.checks or playbook.checks))
+        assert wanted <= filled, f"{recipe.title}: nobody fills {wanted - filled}"
+
+
+def test_a_fix_is_for_some_of_the_playbooks_checks(playbook: Playbook) -> None:
+    """One that is for all of them names none."""
+    for recipe in playbook.fixes:
+        assert set(recipe.checks) <= set(playbook.checks), recipe.title

@@ -131,6 +131,35 @@ def test_no_playbook_or_a_broken_one_costs_the_fixes_only(tmp_path: Path) -> Non
         assert (finding.status, finding.fixes) == ("fail", ())
 
 
+SHARED = """---
+id: shared
+title: T
+families: [ABC]
+checks: [ABC001, ABC002]
+cause: c
+fixes:
+  - {title: for all, kind: advice}
+  - {title: "first {{x}}", kind: advice, checks: [ABC001]}
+  - {title: second, kind: env, command: unset B, checks: [ABC002]}
+  - {title: also second, kind: advice, checks: [ABC002]}
+verified: 2026-11-23
+---
+"""
+
+
+def test_a_finding_shows_first_what_was_written_for_its_check(tmp_path: Path) -> None:
+    """And nothing that was written for another one, whose `unset` would do it no good."""
+    (tmp_path / "shared.md").write_text(SHARED)
+
+    def titles(check_id: str, **params: str) -> list[str]:
+        one = sample(check_id, fail("a", "b", params=params), playbook="shared")
+        return [fix.title for fix in judging.judge(FACTS, (one,), Library((tmp_path,)))[0].fixes]
+
+    assert titles("ABC001", x="1") == ["first 1", "for all"]
+    assert titles("ABC001") == ["for all"]
+    assert titles("ABC002", x="1") == ["second", "also second", "for all"]
+
+
 def test_ids_have_a_form() -> None:
     for id in ("ABC1", "abc001", "ABCD001", "ABC001\n", ""):
         with pytest.raises(ValueError, match="is not like SYS001"):

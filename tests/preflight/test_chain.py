@@ -164,7 +164,7 @@ def test_a_step_with_numbers_that_are_none_fails() -> None:
     found, steps = walked({"smoke": learns(smoke=RUN["RUN002"][0].smoke)})
     assert steps["smoke"].failed == ("RUN002",)
     (finding,) = [finding for finding in found.report.checks if finding.status == "fail"]
-    assert finding.playbook == "smoke-step-not-finite"
+    assert finding.playbook == "training-turned-nan"
 
 
 @pytest.mark.parametrize(("num_gpus", "device", "gpus"), [(0, "cpu", 1), (4, "cuda", 4)])

@@ -12,7 +12,8 @@ _DASHBOARD, _CLIENT = 8265, 10001
 _WANTED = "RAY_ADDRESS=host:6379, the address of the head's GCS"
 
 
-@check("RAY020", "RAY_ADDRESS is an address of a cluster", needs=("environ",), playbook="ray-address")
+@check("RAY020", "RAY_ADDRESS is an address of a cluster", needs=("environ",), playbook="ray-address-dead",
+       problem="RAY_ADDRESS is not the address of a cluster")  # fmt: skip
 def address_form(facts: Facts) -> Verdict:
     """Judges the form of RAY_ADDRESS and the port in it.
 
@@ -61,7 +62,8 @@ def _fault(value: str, has_scheme: bool, port: int) -> str:
 
 
 @check("RAY021", "RAY_ADDRESS leads to a running Ray", needs=("environ", "ray.processes", "ray.listeners"),
-       playbook="ray-address-dead", caused_by=("RAY020",))  # fmt: skip
+       playbook="ray-address-dead", caused_by=("RAY020",),
+       problem="RAY_ADDRESS leads to a Ray that is not running")  # fmt: skip
 def address_alive(facts: Facts) -> Verdict:
     """Looks whether a RAY_ADDRESS on this machine has Ray behind it. Nothing is sent over the network.
 

@@ -78,7 +78,8 @@ def debugger_usable(facts: Facts) -> Verdict:
     return passed(f"Ray {version} and debugpy are installed")
 
 
-@check("RAY007", "Failing tasks are not frozen for a debugger", needs=("environ",), playbook="ray-post-mortem")
+@check("RAY007", "Failing tasks are not frozen for a debugger", needs=("environ",), playbook="ray-test-switches",
+       problem="Failing Ray tasks wait for a debugger")  # fmt: skip
 def post_mortem(facts: Facts) -> Verdict:
     """Notices post-mortem debugging, which is meant for interactive work.
 

@@ -68,7 +68,7 @@ def noset_names(facts: Facts) -> Verdict:
     return passed(", ".join(_PREFIX + name for name in sorted(switches)))
 
 
-@check("RAY011", "NOSET values mean what they say", needs=("environ", "python"), playbook="ray-noset-value",
+@check("RAY011", "NOSET values mean what they say", needs=("environ", "python"), playbook="ray-noset-devices",
        problem="A NOSET value does not mean what it says")  # fmt: skip
 def noset_values(facts: Facts) -> Verdict:
     """Reads the values of the NOSET variables as the installed Ray does.
@@ -102,7 +102,8 @@ def noset_values(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY012", "Ray hands out the GPUs", needs=("environ",), playbook="ray-noset-on")
+@check("RAY012", "Ray hands out the GPUs", needs=("environ",), playbook="ray-noset-devices",
+       problem="Ray does not assign GPUs to its workers")  # fmt: skip
 def noset_on(facts: Facts) -> Verdict:
     """Notes that Ray was told not to set the device variables of its workers.
 

@@ -153,7 +153,7 @@ def _params(facts: Facts, node: str) -> dict[str, str]:
     return {"node": node, **({"interface": right[0]} if right else {})}
 
 
-@check("RAY058", "NCCL_SOCKET_IFNAME fits every node", needs=("cluster",), playbook="ifname-across-nodes",
+@check("RAY058", "NCCL_SOCKET_IFNAME fits every node", needs=("cluster",), playbook="socket-ifname",
        problem="NCCL_SOCKET_IFNAME does not fit every node")  # fmt: skip
 def nccl_interfaces(facts: Facts) -> Verdict:
     """Applies each node's NCCL_SOCKET_IFNAME to that node's interfaces, as NCCL does.
@@ -169,7 +169,7 @@ def nccl_interfaces(facts: Facts) -> Verdict:
     return _interfaces(facts, "NCCL_SOCKET_IFNAME")
 
 
-@check("RAY059", "GLOO_SOCKET_IFNAME fits every node", needs=("cluster",), playbook="ifname-across-nodes",
+@check("RAY059", "GLOO_SOCKET_IFNAME fits every node", needs=("cluster",), playbook="socket-ifname",
        problem="GLOO_SOCKET_IFNAME does not fit every node")  # fmt: skip
 def gloo_interfaces(facts: Facts) -> Verdict:
     """Looks for the interfaces of GLOO_SOCKET_IFNAME on each node, by their whole names.

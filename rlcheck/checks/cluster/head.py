@@ -45,8 +45,9 @@ def shown_node(node: GcsNode) -> str:
     return f"{node.hostname} ({node.address})" if node.hostname else node.address
 
 
-@check("RAY038", "Ray and Python here are those of the cluster", needs=("reach.gcs",), playbook="ray-head-versions",
-       caused_by=("RAY037",))  # fmt: skip
+@check("RAY038", "Ray and Python here are those of the cluster", needs=("reach.gcs",), playbook="ray-versions-differ",
+       caused_by=("RAY037",),
+       problem="Ray or Python here is not that of the cluster")  # fmt: skip
 def head_versions(facts: Facts) -> Verdict:
     """Compares Ray and Python of the examined environment with those that the head was started with.
 

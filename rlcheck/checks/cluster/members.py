@@ -42,7 +42,8 @@ def answers(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY046", "The clocks of the nodes agree", needs=("cluster",), playbook="ray-node-clock")
+@check("RAY046", "The clocks of the nodes agree", needs=("cluster",), playbook="clock-not-synchronised",
+       problem="The clocks of the nodes differ")  # fmt: skip
 def clocks(facts: Facts) -> Verdict:
     """Compares each node's clock with this machine's, and with each other.
 

@@ -58,7 +58,8 @@ def _nodes_of(odd: Iterable[Odd]) -> dict[str, str]:
     return {"node": first.nodes[0], **({"peer": first.others[0]} if first.others else {})}
 
 
-@check("RAY062", "Every node reaches every other", needs=("cluster",), playbook="nodes-do-not-reach-each-other")
+@check("RAY062", "Every node reaches every other", needs=("cluster",), playbook="nodes-do-not-reach-each-other",
+       problem="Some nodes do not reach each other")  # fmt: skip
 def reach(facts: Facts) -> Verdict:
     """Connects every node with every other, in both directions, and names what explains the failures.
 
@@ -95,7 +96,8 @@ def reach(facts: Facts) -> Verdict:
 
 
 @check("RAY063", "No port range is blocked between the nodes", needs=("cluster",),
-       playbook="ports-blocked-between-nodes")  # fmt: skip
+       playbook="nodes-do-not-reach-each-other",
+       problem="Some ports are blocked between nodes that reach each other")  # fmt: skip
 def ports(facts: Facts) -> Verdict:
     """Looks for purposes whose ports are blocked between nodes that reach each other on other ports.
 

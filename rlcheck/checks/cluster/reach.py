@@ -158,8 +158,9 @@ def _no_proxy(facts: Facts) -> str:
     return ",".join(dict.fromkeys(filter(None, wanted)))
 
 
-@check("RAY034", "The head's port is open from here", needs=("reach.tcp",), playbook="ray-head-closed",
-       caused_by=("RAY031", "RAY032"))  # fmt: skip
+@check("RAY034", "The head's port is open from here", needs=("reach.tcp",), playbook="ray-gcs-unreachable",
+       caused_by=("RAY031", "RAY032"),
+       problem="The head's port is not open from here")  # fmt: skip
 def head_port(facts: Facts) -> Verdict:
     """Connects to the head's port and tells apart how that fails.
 
@@ -279,8 +280,9 @@ def head_gcs(facts: Facts) -> Verdict:
     return passed(f"it is {found.health} and answered in {found.seconds * 1e3:.0f} ms")
 
 
-@check("RAY037", "This machine has the head's token", needs=("reach.gcs", "environ"), playbook="ray-head-token",
-       caused_by=("RAY036",))  # fmt: skip
+@check("RAY037", "This machine has the head's token", needs=("reach.gcs", "environ"), playbook="ray-auth-token",
+       caused_by=("RAY036",),
+       problem="The head wants a token that this machine does not send")  # fmt: skip
 def head_token(facts: Facts) -> Verdict:
     """Compares what the head asks for with the token of this machine. The token is shown nowhere.
 

@@ -101,7 +101,7 @@ def gpus_registered(facts: Facts) -> Verdict:
     return warn("all GPUs of each node in Ray", text, evidence=proof, params={"node": fewer[0]})
 
 
-@check("RAY053", "Ray counts the CPUs that its nodes may use", needs=("cluster",), playbook="ray-cpus-registered",
+@check("RAY053", "Ray counts the CPUs that its nodes may use", needs=("cluster",), playbook="cpus-fewer-than-seen",
        problem="Ray counts more CPUs than a node may use")  # fmt: skip
 def cpus_registered(facts: Facts) -> Verdict:
     """Compares the CPUs that each node registered in Ray with those that its processes may run on.
@@ -168,7 +168,8 @@ def object_store(facts: Facts) -> Verdict:
     )  # fmt: skip
 
 
-@check("RAY055", "Every node has room in memory and temporary files", needs=("cluster",), playbook="node-without-room")
+@check("RAY055", "Every node has room in memory and temporary files", needs=("cluster",), playbook="ray-disk-full",
+       problem="A node is short of temporary space or memory")  # fmt: skip
 def room(facts: Facts) -> Verdict:
     """Looks for nodes whose temporary directory or memory is nearly full.
 
@@ -204,7 +205,8 @@ def _shortage(machine: MachineFacts) -> str:
     return ", ".join(parts)
 
 
-@check("RAY056", "No node's GPU memory is in use", needs=("cluster",), playbook="gpu-memory-in-use-on-node")
+@check("RAY056", "No node's GPU memory is in use", needs=("cluster",), playbook="gpu-memory-in-use",
+       problem="GPU memory is in use on some of the nodes")  # fmt: skip
 def gpu_memory(facts: Facts) -> Verdict:
     """Looks for GPU memory that programs hold on some of the nodes.
 

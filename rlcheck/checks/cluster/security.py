@@ -16,7 +16,7 @@ _TLS_FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 
 
 @check("RAY028", "A Redis password is not mistaken for authentication", needs=("environ",),
-       playbook="ray-redis-password",
+       playbook="ray-unread-variables",
        problem="A Redis password protects nothing")  # fmt: skip
 def redis_password(facts: Facts) -> Verdict:
     """Notices a Redis password where there is no Redis.

@@ -15,7 +15,8 @@ _RAY_NAMES = ("gcs_server", "raylet", "ray-dashboard")
 
 
 @check("RAY013", "Old Ray sessions leave no load behind", needs=("ray.sessions", "ray.num_sessions"),
-       playbook="ray-stale-sessions")  # fmt: skip
+       playbook="ray-disk-full",
+       problem="Sessions of earlier Rays fill the disk")  # fmt: skip
 def stale_sessions(facts: Facts) -> Verdict:
     """Counts session directories that no process uses any more.
 
@@ -44,7 +45,8 @@ def stale_sessions(facts: Facts) -> Verdict:
 
 
 @check("RAY014", "Ray's default address leads to a live cluster", needs=("ray.current_cluster", "ray.processes"),
-       playbook="ray-dead-default-cluster")  # fmt: skip
+       playbook="ray-address-dead",
+       problem="Ray's default address points to a cluster that is gone")  # fmt: skip
 def default_cluster(facts: Facts) -> Verdict:
     """Checks the address that `ray start` left for later `ray.init()` calls.
 
@@ -70,7 +72,8 @@ def default_cluster(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY015", "No other user's Ray runs here", needs=("ray.processes",), playbook="ray-other-users")
+@check("RAY015", "No other user's Ray runs here", needs=("ray.processes",), playbook="ray-several-instances",
+       problem="Another user's Ray runs on this machine")  # fmt: skip
 def other_users(facts: Facts) -> Verdict:
     """Looks for Ray processes of other users.
 
@@ -120,7 +123,8 @@ def already_running(facts: Facts) -> Verdict:
     return passed("none")
 
 
-@check("RAY017", "Port 6379 is free for a head node", needs=("ray.listeners", "python"), playbook="ray-port-taken")
+@check("RAY017", "Port 6379 is free for a head node", needs=("ray.listeners", "python"), playbook="ray-port-occupied",
+       problem="Something else listens on port 6379")  # fmt: skip
 def port_taken(facts: Facts) -> Verdict:
     """Looks for something else on the port that `ray start --head` takes.
 
@@ -183,7 +187,8 @@ def _is_loopback(listener: Listener) -> bool:
 
 
 @check("RAY019", "Outgoing connections do not use Ray's worker ports", needs=("ray.local_port_range", "python"),
-       playbook="ray-worker-ports")  # fmt: skip
+       playbook="ray-worker-ports",
+       problem="Ephemeral ports overlap the ports of Ray's workers")  # fmt: skip
 def worker_ports(facts: Facts) -> Verdict:
     """Compares the range of ephemeral ports with the ports that `ray start` gives its workers.
 

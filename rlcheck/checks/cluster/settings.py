@@ -57,7 +57,8 @@ def _fraction(text: str) -> float | None:
         return None
 
 
-@check("RAY023", "The object store stays in memory", needs=("environ",), playbook="ray-slow-storage")
+@check("RAY023", "The object store stays in memory", needs=("environ",), playbook="ray-object-store-shm",
+       problem="Ray may put the object store on disk")  # fmt: skip
 def slow_storage(facts: Facts) -> Verdict:
     """Notices the permission to put the object store on disk.
 
@@ -109,7 +110,7 @@ def unread_variables(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY025", "Ray's flags are in the right case", needs=("environ",), playbook="ray-flag-case",
+@check("RAY025", "Ray's flags are in the right case", needs=("environ",), playbook="ray-unread-variables",
        problem="A Ray flag is in the wrong case")  # fmt: skip
 def flag_case(facts: Facts) -> Verdict:
     """Finds flags of Ray's C++ programs that are written in another case.
@@ -139,7 +140,8 @@ def flag_case(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY026", "Ray counts the CPUs of the container", needs=("environ",), playbook="ray-cpu-count")
+@check("RAY026", "Ray counts the CPUs of the container", needs=("environ",), playbook="cpus-fewer-than-seen",
+       problem="Ray counts the CPUs of the host")  # fmt: skip
 def cpu_count(facts: Facts) -> Verdict:
     """Notices the switch that makes Ray count the CPUs of the whole machine.
 
@@ -160,7 +162,8 @@ def cpu_count(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY027", "Ray's own calls do not go through a proxy", needs=("environ",), playbook="ray-grpc-proxy")
+@check("RAY027", "Ray's own calls do not go through a proxy", needs=("environ",), playbook="ray-head-proxy",
+       problem="Ray's calls between nodes go through a proxy")  # fmt: skip
 def grpc_proxy(facts: Facts) -> Verdict:
     """Notices that Ray was allowed to use the HTTP proxy for its calls between nodes.
 

@@ -68,7 +68,7 @@ def _as_version(text: str) -> Version | None:
         return None
 
 
-@check("RAY002", "Ray is not a release with known faults for vLLM", needs=("python",), playbook="ray-2-44-vllm",
+@check("RAY002", "Ray is not a release with known faults for vLLM", needs=("python",), playbook="known-bad-release",
        problem="This Ray has known faults with vLLM")  # fmt: skip
 def ray_and_vllm(facts: Facts) -> Verdict:
     """Looks for the one Ray release that vLLM excludes by name.
@@ -117,7 +117,8 @@ def uv_run(facts: Facts) -> Verdict:
 
 
 @check("RAY004", "Ray accepts the AMD device variables", needs=("environ", "python", "rocm.devices"),
-       playbook="ray-amd-devices", caused_by=("GPU043",))  # fmt: skip
+       playbook="hip-cuda-visible-devices", caused_by=("GPU043",),
+       problem="Ray refuses the AMD device variables")  # fmt: skip
 def amd_devices(facts: Facts) -> Verdict:
     """Applies Ray's rules for HIP, CUDA and ROCR_VISIBLE_DEVICES, which changed five times.
 

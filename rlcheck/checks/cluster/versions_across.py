@@ -37,8 +37,9 @@ def ray_and_python(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY048", "All nodes have the same torch and NCCL", needs=("cluster",), playbook="torch-differs-across-nodes",
-       caused_by=("RAY047",))  # fmt: skip
+@check("RAY048", "All nodes have the same torch and NCCL", needs=("cluster",), playbook="libraries-differ-across-nodes",
+       caused_by=("RAY047",),
+       problem="The nodes have different builds of torch or NCCL")  # fmt: skip
 def torch_and_nccl(facts: Facts) -> Verdict:
     """Compares torch, the CUDA it is built for, and the NCCL it loads.
 
@@ -70,7 +71,8 @@ def torch_and_nccl(facts: Facts) -> Verdict:
 
 
 @check("RAY049", "All nodes have the same engine and libraries", needs=("cluster",),
-       playbook="libraries-differ-across-nodes", caused_by=("RAY047",))  # fmt: skip
+       playbook="libraries-differ-across-nodes", caused_by=("RAY047",),
+       problem="The nodes have different versions of the engine or its libraries")  # fmt: skip
 def libraries(facts: Facts) -> Verdict:
     """Compares vLLM, SGLang, transformers, tensordict and numpy over all nodes.
 
@@ -94,7 +96,13 @@ def libraries(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY050", "All nodes run the same driver and system", needs=("cluster",), playbook="nodes-differ-in-system")
+@check(
+    "RAY050",
+    "All nodes run the same driver and system",
+    needs=("cluster",),
+    playbook="libraries-differ-across-nodes",
+    problem="The nodes run different drivers or systems",
+)
 def system(facts: Facts) -> Verdict:
     """Compares the NVIDIA driver, the kernel and the distribution.
 

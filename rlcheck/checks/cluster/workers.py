@@ -15,7 +15,8 @@ _FEW = 2  # one that refuses may have ended since the GCS named it
 
 
 @check("RAY065", "The workers of every node answer", needs=("reach.gcs", "reach.node_ports"),
-       playbook="ray-workers-blocked", caused_by=("RAY037", "RAY041"))  # fmt: skip
+       playbook="nodes-do-not-reach-each-other", caused_by=("RAY037", "RAY041"),
+       problem="The ports of the workers of a node are blocked")  # fmt: skip
 def worker_ports(facts: Facts) -> Verdict:
     """Connects to a few living workers and drivers of each node, on the ports that the GCS has on record for them.
 

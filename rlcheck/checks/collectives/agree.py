@@ -21,7 +21,8 @@ _MUST_AGREE = ("nccl",)
 _SHOULD_AGREE = ("torch", "cuda", "hip", "driver", "python")
 
 
-@check("NCL051", "The right network interface is used", needs=_NEEDS, playbook="nccl-wrong-interface")
+@check("NCL051", "The right network interface is used", needs=_NEEDS, playbook="socket-ifname",
+       problem="Ranks meet over the wrong network interface")  # fmt: skip
 def right_interface(facts: Facts) -> Verdict:
     """Looks at the interfaces that ranks of several nodes met over, or were told to use.
 
@@ -126,7 +127,7 @@ def _best_card(cards: dict[str, tuple[Card, ...]]) -> dict[str, str]:
     return {"interface": best} if best else {}
 
 
-@check("NCL052", "All ranks run the same libraries", needs=_NEEDS, playbook="nccl-ranks-differ",
+@check("NCL052", "All ranks run the same libraries", needs=_NEEDS, playbook="nccl-versions-differ",
        problem="Ranks run different libraries")  # fmt: skip
 def same_versions(facts: Facts) -> Verdict:
     """Compares the versions that the ranks report.
@@ -176,7 +177,7 @@ def _share(value: str, nodes: set[str]) -> str:
     return f"{value} on {where}"
 
 
-@check("NCL053", "The nodes have the same settings", needs=_NEEDS, playbook="nccl-ranks-differ",
+@check("NCL053", "The nodes have the same settings", needs=_NEEDS, playbook="nccl-versions-differ",
        problem="The nodes have different settings")  # fmt: skip
 def same_settings(facts: Facts) -> Verdict:
     """Compares the NCCL, gloo and torch variables in force on the nodes.

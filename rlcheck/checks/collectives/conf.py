@@ -124,7 +124,8 @@ _MAXIMA = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
 _MINIMA = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
 
 
-@check("NCL026", "NCCL settings do not contradict each other", needs=("environ",), playbook="nccl-contradiction")
+@check("NCL026", "NCCL settings do not contradict each other", needs=("environ",), playbook="nccl-bad-value",
+       problem="NCCL settings contradict each other")  # fmt: skip
 def contradictions(facts: Facts) -> Verdict:
     """Finds pairs of settings of which one undoes or forbids the other.
 

@@ -34,7 +34,8 @@ def _only_unbridged_geforce(facts: Facts) -> bool:
     return bool(devices) and not is_bridged and all("GeForce" in value_or(device.name, "") for device in devices)
 
 
-@check("NCL011", "GPUs of one node talk directly", needs=("environ",), playbook="nccl-transport-disabled")
+@check("NCL011", "GPUs of one node talk directly", needs=("environ",), playbook="nccl-no-peer-access",
+       problem="Direct transports between GPUs are switched off")  # fmt: skip
 def direct_transports(facts: Facts) -> Verdict:
     """Finds NCCL_P2P_DISABLE=1, NCCL_P2P_LEVEL=LOC and NCCL_SHM_DISABLE=1.
 
@@ -65,7 +66,8 @@ def direct_transports(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL012", "NCCL may use RDMA", needs=("environ",), playbook="nccl-ib-disabled")
+@check("NCL012", "NCCL may use RDMA", needs=("environ",), playbook="nccl-sockets-instead-of-rdma",
+       problem="RDMA is there but switched off")  # fmt: skip
 def rdma_allowed(facts: Facts) -> Verdict:
     """Finds NCCL_IB_DISABLE=1 and NCCL_NET=Socket, and says what they cost here.
 
@@ -124,7 +126,8 @@ def cumem_with_mnnvl(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL014", "NVLink SHARP is not switched off", needs=("environ",), playbook="nccl-nvls-off")
+@check("NCL014", "NVLink SHARP is not switched off", needs=("environ",), playbook="nccl-nvls-unused",
+       problem="NVLink SHARP is switched off")  # fmt: skip
 def nvls(facts: Facts) -> Verdict:
     """Reports NCCL_NVLS_ENABLE=0.
 
@@ -215,7 +218,8 @@ def _channels(found: dict[str, Setting], names: tuple[str, ...], sign: int) -> t
     return min(rows, key=lambda row: sign * row[1]) if rows else None
 
 
-@check("NCL017", "No fixed meeting point or launch mode of NCCL is set", needs=("environ",), playbook="nccl-comm-id",
+@check("NCL017", "No fixed meeting point or launch mode of NCCL is set", needs=("environ",),
+       playbook="nccl-bootstrap-collision",
        problem="A fixed meeting point or launch mode of NCCL is set")  # fmt: skip
 def fixed_meeting_point(facts: Facts) -> Verdict:
     """Finds NCCL_COMM_ID, NCCL_HOSTID and NCCL_LAUNCH_MODE.

@@ -139,7 +139,7 @@ def _repair(facts: Facts, found: dict[str, str]) -> dict[str, str]:
     return {"keep": keep, "version": found[keep], "other": min(name for name in found if name != keep)}
 
 
-@check("NCL004", "This NCCL has no known defect", needs=("nccl.torch",), playbook="nccl-bad-version",
+@check("NCL004", "This NCCL has no known defect", needs=("nccl.torch",), playbook="known-bad-release",
        problem="This NCCL has a known defect")  # fmt: skip
 def version_is_good(facts: Facts) -> Verdict:
     """Compares the NCCL that torch loads with the versions that are known to be bad.

@@ -81,7 +81,7 @@ def _shell_word(text: str) -> str:
     return text if re.fullmatch(r"[\w./:,=^%+-]*", text) else "VALUE"
 
 
-@check("NCL006", "No NCCL variable is out of date", needs=("environ",), playbook="nccl-outdated-variable",
+@check("NCL006", "No NCCL variable is out of date", needs=("environ",), playbook="nccl-unknown-variable",
        problem="An NCCL variable is out of date")  # fmt: skip
 def out_of_date(facts: Facts) -> Verdict:
     """Finds variables that were renamed, deprecated or removed.
@@ -229,7 +229,7 @@ _JUDGES = {
 
 
 @check("NCL008", "This NCCL reads the variables that are set", needs=("environ", "nccl.torch"),
-       playbook="nccl-outdated-variable",
+       playbook="nccl-unknown-variable",
        problem="This NCCL does not read a variable that is set")  # fmt: skip
 def too_new(facts: Facts) -> Verdict:
     """Finds variables that appeared in a later NCCL than the one that torch loads.
@@ -258,7 +258,7 @@ def too_new(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL009", "NCCL or torch reads every NCCL setting", needs=("environ",), playbook="nccl-timeout-variable",
+@check("NCL009", "NCCL or torch reads every NCCL setting", needs=("environ",), playbook="nccl-unknown-variable",
        problem="Neither NCCL nor torch reads a setting")  # fmt: skip
 def read_by_nobody(facts: Facts) -> Verdict:
     """Finds NCCL_TIMEOUT, which advice on the web names and neither NCCL nor torch reads.

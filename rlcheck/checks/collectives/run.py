@@ -197,8 +197,10 @@ def results_right(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL044", "Every node can run collectives with every other", needs=_NEEDS, playbook="nccl-nodes-cannot-talk",
-       caused_by=("NCL033", "NCL034", "NCL051"))  # fmt: skip
+@check("NCL044", "Every node can run collectives with every other", needs=_NEEDS,
+       playbook="nodes-do-not-reach-each-other",
+       caused_by=("NCL033", "NCL034", "NCL051"),
+       problem="Two nodes cannot run a collective with each other")  # fmt: skip
 def nodes_can_talk(facts: Facts) -> Verdict:
     """Looks for pairs of nodes that could not run a collective although both are fine with others.
 
@@ -247,7 +249,8 @@ def groups_ran(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL056", "The measurement ran to its end", needs=_NEEDS, playbook="nccl-measurement-cut")
+@check("NCL056", "The measurement ran to its end", needs=_NEEDS, playbook="nccl-rank-missing",
+       problem="The measurement was not finished")  # fmt: skip
 def measured_to_the_end(facts: Facts) -> Verdict:
     """Says what was left out, and why.
 

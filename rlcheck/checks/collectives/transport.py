@@ -70,7 +70,8 @@ def rdma_used(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL046", "GPUs that are linked talk to each other directly", needs=_NEEDS, playbook="nccl-no-peer-access")
+@check("NCL046", "GPUs that are linked talk to each other directly", needs=_NEEDS, playbook="nccl-no-peer-access",
+       problem="GPUs of one node do not talk to each other directly")  # fmt: skip
 def peer_access_used(facts: Facts) -> Verdict:
     """Looks at how NCCL connected the GPUs inside machines whose GPUs are joined by NVLink or XGMI.
 

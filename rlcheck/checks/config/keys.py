@@ -77,7 +77,7 @@ def unknown_keys(facts: Facts) -> Verdict:
     return _verdict(list(_unknown(run)), f"keys of {who(run)}", "every key is known")
 
 
-@check("CFG002", "No key has moved to another place", needs=("config",), playbook="config-moved-key",
+@check("CFG002", "No key has moved to another place", needs=("config",), playbook="config-unknown-key",
        problem="A key has moved to another place")  # fmt: skip
 def moved_keys(facts: Facts) -> Verdict:
     """Looks for keys that another release of the framework has, and says where they are in this one.
@@ -97,7 +97,7 @@ def moved_keys(facts: Facts) -> Verdict:
     return _verdict(found, f"keys where {who(run)} has them", "no key has moved")
 
 
-@check("CFG003", "No key is deprecated", needs=("config",), playbook="config-moved-key",
+@check("CFG003", "No key is deprecated", needs=("config",), playbook="config-unknown-key",
        problem="A key is deprecated")  # fmt: skip
 def deprecated_keys(facts: Facts) -> Verdict:
     """Looks for keys that still work and are announced to go.
@@ -113,7 +113,7 @@ def deprecated_keys(facts: Facts) -> Verdict:
     return _verdict(found, "keys that stay", "no key is deprecated")
 
 
-@check("CFG004", "No key belongs to another framework", needs=("config",), playbook="config-foreign-key",
+@check("CFG004", "No key belongs to another framework", needs=("config",), playbook="config-unknown-key",
        problem="A key belongs to another framework")  # fmt: skip
 def foreign_keys(facts: Facts) -> Verdict:
     """Looks for keys that only another framework has.

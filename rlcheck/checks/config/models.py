@@ -70,8 +70,9 @@ def _absent(facts: Facts, run: ConfigFacts, role: Role, path: str, reason: str) 
     "CFG031",
     "The actor is a causal language model",
     needs=("config",),
-    playbook="run-model-kind",
+    playbook="auto-class-refused",
     caused_by=("CFG030",),
+    problem="The actor is no causal language model",
 )
 def model_kind(facts: Facts) -> Verdict:
     """Reads `architectures` and `is_encoder_decoder` of the actor's config.json.

@@ -91,7 +91,7 @@ def _has_colocated_reward(run: ConfigFacts) -> bool:
 
 
 @check("CFG029", "The config obeys the rules of the chosen verl trainer", needs=("config",),
-       playbook="verl-trainer-mode", problem="The chosen trainer does not take the config")  # fmt: skip
+       playbook="config-refused", problem="The chosen trainer does not take the config")  # fmt: skip
 def trainer_mode(facts: Facts) -> Verdict:
     """Applies what verl's trainers assert when they start: modes, asynchronous training, group filtering.
 

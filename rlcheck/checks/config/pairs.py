@@ -89,7 +89,7 @@ def dynamic_cases(run: ConfigFacts) -> Iterator[Case]:
             yield Case(severity, f"{role.name}.model.remove_padding", words, "false", True)
 
 
-@check("CFG013", "Dynamic batches are consistent", needs=("config",), playbook="dynamic-batch",
+@check("CFG013", "Dynamic batches are consistent", needs=("config",), playbook="fsdp-roles",
        problem="Settings of dynamic batches contradict each other")  # fmt: skip
 def dynamic_batches(facts: Facts) -> Verdict:
     """Looks at what goes with use_dynamic_bsz.

@@ -68,7 +68,7 @@ def _model(run: ConfigFacts, role: RoleSpec) -> ModelFacts | None:
     return found.value if found is not None else None
 
 
-@check("CFG016", "Sequence parallelism fits model and GPUs", needs=("config",), playbook="sequence-parallel",
+@check("CFG016", "Sequence parallelism fits model and GPUs", needs=("config",), playbook="sequence-parallel-mismatch",
        problem="Sequence parallelism does not fit model and GPUs")  # fmt: skip
 def sequence_parallel(facts: Facts) -> Verdict:
     """Holds the size of Ulysses' sequence parallel against padding, GPUs and the model's heads.

@@ -96,7 +96,7 @@ def gpu_cases(run: ConfigFacts, here: int) -> Iterator[Case]:
                here if not pools and run.spec.colocated else None)  # fmt: skip
 
 
-@check("CFG020", "The run fits on this machine's GPUs", needs=("config",), playbook="gpu-oversubscription",
+@check("CFG020", "The run fits on this machine's GPUs", needs=("config",), playbook="ray-run-does-not-fit",
        problem="The run wants more GPUs than this machine has")  # fmt: skip
 def enough_gpus(facts: Facts) -> Verdict:
     """Compares the GPUs that a run on one node takes with those that this machine shows.

@@ -40,7 +40,7 @@ def readable(facts: Facts) -> Verdict:
     )
 
 
-@check("DAT002", "The examined Python can read these files", needs=("data",), playbook="data-library",
+@check("DAT002", "The examined Python can read these files", needs=("data",), playbook="requirement-missing",
        problem="The examined Python lacks a library for these files")  # fmt: skip
 def library(facts: Facts) -> Verdict:
     """Looks for the library that a kind of file needs.
@@ -96,7 +96,7 @@ def _lines(file: DataFile) -> str:
     return f"{file.num_lines} line{'' if file.num_lines == 1 else 's'}, "
 
 
-@check("DAT004", "The framework reads files of this kind", needs=("data",), playbook="data-kind",
+@check("DAT004", "The framework reads files of this kind", needs=("data",), playbook="data-file",
        problem="The framework does not read files of this kind")  # fmt: skip
 def known_kind(facts: Facts) -> Verdict:
     """Compares names and forms of the files with what the framework of the config takes.

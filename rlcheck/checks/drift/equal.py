@@ -15,7 +15,8 @@ _PROMPTS = ("engine_prompts", "own_template", "with_bos", "without_first_token",
 """Variants that change what the training side reads."""
 
 
-@check("DRF020", "Drift can be measured", needs=("drift",), playbook="drift-not-measured")
+@check("DRF020", "Drift can be measured", needs=("drift",), playbook="rollout-engine-start",
+       problem="Drift could not be measured")  # fmt: skip
 def it_can_be_measured(facts: Facts) -> Verdict:
     """Engine and training side of the config start, and both give log-probabilities of the same tokens.
 

@@ -52,7 +52,8 @@ def _proof(field: str, value: object, gap: Gap) -> Evidence:
     return evidence(f"drift.gap.{field}", value, f"{gap.num_tokens} tokens")
 
 
-@check("DRF026", "Measured importance weights are healthy", needs=("drift.gap",), playbook="drift-importance-weights",
+@check("DRF026", "Measured importance weights are healthy", needs=("drift.gap",),
+       playbook="rollout-and-training-differ",
        caused_by=_CAUSES,
        problem="Measured importance weights are not healthy")  # fmt: skip
 def measured_weights_are_healthy(facts: Facts) -> Verdict:

@@ -163,7 +163,8 @@ def _besides(run: RunFacts) -> str:
 
 
 @check("DRF008", "Importance sampling can correct the remaining drift between engine and training", needs=NEEDS,
-       playbook="drift-importance-weights", caused_by=(*NUMBERS, *DRIFT, *STEPS))  # fmt: skip
+       playbook="rollout-and-training-differ", caused_by=(*NUMBERS, *DRIFT, *STEPS),
+       problem="Importance weights between engine and actor are far from 1")  # fmt: skip
 def weights_are_healthy(facts: Facts) -> Verdict:
     """Importance weights between engine and actor stay near 1, so that few tokens do not carry the whole gradient.
 

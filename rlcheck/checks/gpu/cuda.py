@@ -171,7 +171,8 @@ def generation(facts: Facts) -> Verdict:
     "GPU037",
     "torch was built for the GPUs of this machine",
     needs=("python.torch",),
-    playbook="torch-built-for-other-gpu",
+    playbook="torch-cpu-build",
+    problem="torch was built for another kind of GPU",
 )
 def build_matches_maker(facts: Facts) -> Verdict:
     """Compares torch's build (CUDA or ROCm) with the maker of the GPUs.

@@ -46,7 +46,7 @@ def driver_loaded(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU002", "The GPU device nodes exist", needs=("nvidia",), playbook="gpu-device-nodes-missing",
+@check("GPU002", "The GPU device nodes exist", needs=("nvidia",), playbook="gpu-device-nodes",
        problem="The GPU device nodes are missing")  # fmt: skip
 def device_nodes(facts: Facts) -> Verdict:
     """Looks for the device nodes in /dev that CUDA opens, when the driver is loaded.

@@ -16,7 +16,8 @@ _RECENT_S = 2 * 3600
 
 
 @check("GPU014", "No GPU has uncorrectable memory errors", needs=("nvidia.devices",), playbook="gpu-memory-errors",
-       caused_by=("GPU017", "GPU019"))  # fmt: skip
+       caused_by=("GPU017", "GPU019"),
+       problem="A GPU has an uncorrectable memory (ECC) error")  # fmt: skip
 def ecc_uncorrected(facts: Facts) -> Verdict:
     """Reads the number of ECC errors that could not be corrected since the driver was loaded.
 
@@ -67,7 +68,8 @@ def ecc_on(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU016", "No memory row waits to be remapped", needs=("nvidia.devices",), playbook="gpu-row-remap-pending")
+@check("GPU016", "No memory row waits to be remapped", needs=("nvidia.devices",), playbook="gpu-recovery-action",
+       problem="The GPU waits for a reset to replace bad memory")  # fmt: skip
 def remap_pending(facts: Facts) -> Verdict:
     """Looks for memory rows that the GPU will replace at its next reset.
 
@@ -90,7 +92,8 @@ def remap_pending(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU017", "Memory rows could be remapped", needs=("nvidia.devices",), playbook="gpu-row-remap-failed")
+@check("GPU017", "Memory rows could be remapped", needs=("nvidia.devices",), playbook="gpu-memory-errors",
+       problem="A bad memory row could not be replaced")  # fmt: skip
 def remap_failed(facts: Facts) -> Verdict:
     """Looks for GPUs that have no spare memory row left where one was needed.
 
@@ -113,7 +116,7 @@ def remap_failed(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU018", "No memory page waits to be retired", needs=("nvidia.devices",), playbook="gpu-row-remap-pending",
+@check("GPU018", "No memory page waits to be retired", needs=("nvidia.devices",), playbook="gpu-recovery-action",
        problem="A GPU's memory page waits to be retired")  # fmt: skip
 def pages_pending(facts: Facts) -> Verdict:
     """Looks for memory pages that older GPUs will take out of use at their next restart.
@@ -136,7 +139,8 @@ def pages_pending(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU019", "The driver asks for no recovery", needs=("nvidia.devices",), playbook="gpu-recovery-action")
+@check("GPU019", "The driver asks for no recovery", needs=("nvidia.devices",), playbook="gpu-recovery-action",
+       problem="The driver wants the GPU reset or the machine rebooted")  # fmt: skip
 def recovery_action(facts: Facts) -> Verdict:
     """Reads what the driver wants done with each GPU before it is used again.
 

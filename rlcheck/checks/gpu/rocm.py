@@ -61,7 +61,7 @@ def amdgpu_loaded(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU039", "A ROCm torch has one Triton", needs=("python.torch",), playbook="triton-beside-rocm-torch",
+@check("GPU039", "A ROCm torch has one Triton", needs=("python.torch",), playbook="triton-mismatch",
        problem="A second Triton is installed beside a ROCm torch")  # fmt: skip
 def one_triton(facts: Facts) -> Verdict:
     """Looks for PyPI's `triton` in an environment whose torch is a ROCm build.
@@ -202,7 +202,8 @@ def rocm_for_gfx(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU049", "No foreign GPU target is forced", needs=("environ", "rocm.devices"), playbook="hsa-override-left")
+@check("GPU049", "No foreign GPU target is forced", needs=("environ", "rocm.devices"), playbook="rocm-variables",
+       problem="HSA_OVERRIDE_GFX_VERSION is set on an Instinct GPU")  # fmt: skip
 def no_override(facts: Facts) -> Verdict:
     """Looks for HSA_OVERRIDE_GFX_VERSION on machines with Instinct GPUs.
 

@@ -63,7 +63,7 @@ def msccl(facts: Facts) -> Verdict:
     "GPU047",
     "MI200 GPUs keep their scratch memory",
     needs=("environ", "python.torch", "rocm.devices"),
-    playbook="hsa-scratch-reclaim",
+    playbook="rocm-variables",
     problem="HSA_NO_SCRATCH_RECLAIM is not set for MI200 GPUs",
 )
 def scratch_reclaim(facts: Facts) -> Verdict:
@@ -94,7 +94,8 @@ def scratch_reclaim(facts: Facts) -> Verdict:
     "GPU048",
     "RCCL chooses its channels itself",
     needs=("environ", "python.torch", "rocm.devices"),
-    playbook="rccl-channels-pinned",
+    playbook="rocm-variables",
+    problem="RCCL's channels are pinned",
 )
 def channels(facts: Facts) -> Verdict:
     """Looks for NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS on ROCm 7.0 and newer.
@@ -121,7 +122,8 @@ def channels(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU050", "TunableOp is not left tuning", needs=("environ", "rocm.devices"), playbook="tunableop-left-on")
+@check("GPU050", "TunableOp is not left tuning", needs=("environ", "rocm.devices"), playbook="rocm-variables",
+       problem="TunableOp is left tuning")  # fmt: skip
 def tunableop(facts: Facts) -> Verdict:
     """Looks for PyTorch's TunableOp with its tuning pass switched on.
 
@@ -145,7 +147,8 @@ def tunableop(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU051", "AMD GPUs are not partitioned", needs=("rocm.devices",), playbook="amd-partition-mode")
+@check("GPU051", "AMD GPUs are not partitioned", needs=("rocm.devices",), playbook="gpu-partitioned",
+       problem="AMD GPUs are partitioned")  # fmt: skip
 def partitions(facts: Facts) -> Verdict:
     """Reads the compute and memory partition modes of MI300 and MI350 GPUs.
 
@@ -174,7 +177,7 @@ def partitions(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU038", "No AMD GPU has uncorrectable errors", needs=("rocm.devices",), playbook="amd-ras-errors",
+@check("GPU038", "No AMD GPU has uncorrectable errors", needs=("rocm.devices",), playbook="gpu-memory-errors",
        problem="An AMD GPU has uncorrectable errors")  # fmt: skip
 def ras(facts: Facts) -> Verdict:
     """Adds up the uncorrectable errors of every block of each Instinct GPU.
@@ -213,7 +216,8 @@ def _say_why(cards: tuple[AmdDevice, ...], what: str) -> None:
             raise FactMissingError(reason)
 
 
-@check("GPU052", "The AMD GPUs' memory is free", needs=("rocm.devices",), playbook="amd-memory-in-use")
+@check("GPU052", "The AMD GPUs' memory is free", needs=("rocm.devices",), playbook="gpu-memory-in-use",
+       problem="AMD GPU memory is already in use")  # fmt: skip
 def memory_free(facts: Facts) -> Verdict:
     """Looks for memory of Instinct GPUs that other programs hold.
 

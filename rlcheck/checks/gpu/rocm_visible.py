@@ -32,7 +32,8 @@ def ray_rules(facts: Facts) -> tuple[str, RayAmd | None]:
     return version, next((row for row in tables().ray_amd if SpecifierSet(row.ray).contains(parsed, True)), None)
 
 
-@check("GPU043", "HIP and CUDA visible devices agree", needs=("environ", "rocm"), playbook="hip-cuda-visible-devices")
+@check("GPU043", "HIP and CUDA visible devices agree", needs=("environ", "rocm"), playbook="hip-cuda-visible-devices",
+       problem="HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES do not fit")  # fmt: skip
 def hip_and_cuda(facts: Facts) -> Verdict:
     """Compares HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, by the rules of the installed Ray.
 
@@ -77,7 +78,8 @@ def hip_and_cuda(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU044", "AMD GPUs are not filtered twice", needs=("environ", "rocm"), playbook="rocr-visible-devices")
+@check("GPU044", "AMD GPUs are not filtered twice", needs=("environ", "rocm"), playbook="hip-cuda-visible-devices",
+       problem="ROCR_VISIBLE_DEVICES is set")  # fmt: skip
 def rocr_filter(facts: Facts) -> Verdict:
     """Judges ROCR_VISIBLE_DEVICES, which filters below HIP, together with Ray and with the HIP variables.
 

@@ -18,7 +18,8 @@ _UNEQUAL = 0.02
 _USUAL_COUNTS = (1, 2, 4, 6, 8, 10, 16)
 
 
-@check("GPU028", "MIG is off", needs=("nvidia.devices",), playbook="mig-enabled")
+@check("GPU028", "MIG is off", needs=("nvidia.devices",), playbook="gpu-partitioned",
+       problem="MIG mode is on")  # fmt: skip
 def mig_off(facts: Facts) -> Verdict:
     """Looks for GPUs that are cut into MIG slices.
 

@@ -12,7 +12,8 @@ _ENOSYS = 38
 _WOULD_BLOCK = (11, 13)
 
 
-@check("HFC001", "The Hub cache can be written", needs=("hub.write_test",), playbook="hf-cache-not-writable")
+@check("HFC001", "The Hub cache can be written", needs=("hub.write_test",), playbook="hf-cache-not-writable",
+       problem="The Hub cache cannot be written")  # fmt: skip
 def cache_writable(facts: Facts) -> Verdict:
     """Makes, fills and removes a small file where the Hub cache is, or where it would be made.
 
@@ -40,7 +41,8 @@ def cache_writable(facts: Facts) -> Verdict:
     return fail("a Hub cache that can be written", found, **more)
 
 
-@check("HFC002", "Files in the cache can be locked", needs=("hub.write_test",), playbook="hf-cache-no-locks")
+@check("HFC002", "Files in the cache can be locked", needs=("hub.write_test",), playbook="hf-cache-no-locks",
+       problem="The cache is on a file system without flock")  # fmt: skip
 def locks_work(facts: Facts) -> Verdict:
     """Takes the lock that a download takes (flock) on a file next to the cache.
 
@@ -116,7 +118,7 @@ def cache_owner(facts: Facts) -> Verdict:
     "HFC005",
     "The home directory is usable",
     needs=("hub.home",),
-    playbook="home-not-usable",
+    playbook="home-unusable",
     caused_by=("SYS031",),
     problem="The home directory is not usable",
 )

@@ -47,7 +47,8 @@ def offline_and_empty(facts: Facts) -> Verdict:
     )
 
 
-@check("HFC019", "Offline flags agree", needs=("environ",), playbook="hf-offline-flags")
+@check("HFC019", "Offline flags agree", needs=("environ",), playbook="hf-variables",
+       problem="The offline flags contradict each other")  # fmt: skip
 def offline_flags(facts: Facts) -> Verdict:
     """Reads the three offline flags as the libraries do.
 
@@ -79,7 +80,8 @@ def offline_flags(facts: Facts) -> Verdict:
     return passed(shown)
 
 
-@check("HFC020", "HF_ENDPOINT is a usable address", needs=("environ",), playbook="hf-endpoint")
+@check("HFC020", "HF_ENDPOINT is a usable address", needs=("environ",), playbook="hf-variables",
+       problem="HF_ENDPOINT is not a usable address")  # fmt: skip
 def endpoint(facts: Facts) -> Verdict:
     """Judges the address of the Hub or of its mirror.
 
@@ -142,7 +144,8 @@ def hf_transfer(facts: Facts) -> Verdict:
     return passed(f"hf_transfer is installed (huggingface_hub {version})")
 
 
-@check("HFC022", "Timeouts of the Hub client are numbers", needs=("environ",), playbook="hf-number-settings")
+@check("HFC022", "Timeouts of the Hub client are numbers", needs=("environ",), playbook="hf-variables",
+       problem="A timeout of the Hub client is not a number")  # fmt: skip
 def whole_numbers(facts: Facts) -> Verdict:
     """Tries the settings that the Hub client turns into integers when it is imported.
 

@@ -58,7 +58,8 @@ def foreign_locks(facts: Facts) -> Verdict:
     "HFC007",
     "No stale lock file is in the cache",
     needs=("hub.contents", "hub.write_test"),
-    playbook="hf-stale-soft-locks",
+    playbook="hf-cache-no-locks",
+    problem="Lock files of killed jobs block downloads",
 )
 def stale_soft_locks(facts: Facts) -> Verdict:
     """Counts old lock files in a cache whose file system has no flock.
@@ -85,7 +86,8 @@ def stale_soft_locks(facts: Facts) -> Verdict:
     )
 
 
-@check("HFC008", "No abandoned downloads are in the cache", needs=("hub.contents",), playbook="hf-incomplete-downloads")
+@check("HFC008", "No abandoned downloads are in the cache", needs=("hub.contents",), playbook="hf-cache-full",
+       problem="Abandoned downloads fill the cache")  # fmt: skip
 def incomplete(facts: Facts) -> Verdict:
     """Adds up *.incomplete files that were not written to for an hour.
 

@@ -18,7 +18,8 @@ _LEGACY = ("TRANSFORMERS_CACHE", "PYTORCH_TRANSFORMERS_CACHE", "PYTORCH_PRETRAIN
 _IGNORED_SINCE = Version("5.0.0.dev0")
 
 
-@check("HFC011", "Cache paths are absolute and expanded", needs=("hub",), playbook="hf-path-settings")
+@check("HFC011", "Cache paths are absolute and expanded", needs=("hub",), playbook="hf-variables",
+       problem="A cache path is relative or not expanded")  # fmt: skip
 def path_settings(facts: Facts) -> Verdict:
     """Reads every variable that names a directory of the Hugging Face libraries.
 
@@ -129,7 +130,11 @@ def network_file_system(facts: Facts) -> Verdict:
 
 
 @check(
-    "HFC014", "The datasets cache can be written", needs=("hub.datasets",), playbook="hf-datasets-cache-not-writable"
+    "HFC014",
+    "The datasets cache can be written",
+    needs=("hub.datasets",),
+    playbook="hf-cache-not-writable",
+    problem="The cache of the datasets library cannot be written",
 )
 def datasets_cache(facts: Facts) -> Verdict:
     """Looks at the directory in which the datasets library keeps what it has prepared.

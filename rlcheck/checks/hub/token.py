@@ -21,7 +21,8 @@ def _current(facts: Facts) -> TokenFile | None:
     return next((file for file in need(hub(facts).tokens) if file.read_by_library and file.exists), None)
 
 
-@check("HFC015", "The token file can be read", needs=("hub.tokens", "environ"), playbook="hf-token-unreadable")
+@check("HFC015", "The token file can be read", needs=("hub.tokens", "environ"), playbook="hf-no-token",
+       problem="The Hub token file cannot be read")  # fmt: skip
 def token_readable(facts: Facts) -> Verdict:
     """Tries the access to the token file that the Hub client makes on every call.
 
@@ -80,7 +81,8 @@ def token_private(facts: Facts) -> Verdict:
     return passed(f"{len(files)} token files, private")
 
 
-@check("HFC017", "A Hub token is found", needs=("hub.tokens", "environ"), playbook="hf-no-token")
+@check("HFC017", "A Hub token is found", needs=("hub.tokens", "environ"), playbook="hf-no-token",
+       problem="There is no Hub token")  # fmt: skip
 def token_present(facts: Facts) -> Verdict:
     """Reports whether calls to the Hub will be anonymous.
 

@@ -17,7 +17,7 @@ _DOMINATES = 0.4
 _OF_ROLE = {"ref log-probs": "ref", "log-probs": "actor", "actor update": "actor"}
 
 
-@check("MEM008", "Measured memory is as predicted", needs=("memory",), playbook="memory-prediction",
+@check("MEM008", "Measured memory is as predicted", needs=("memory",), playbook="run-does-not-fit",
        problem="Measured memory is not as predicted")  # fmt: skip
 def prediction_holds(facts: Facts) -> Verdict:
     """
@@ -45,7 +45,7 @@ def prediction_holds(facts: Facts) -> Verdict:
     )
 
 
-@check("MEM009", "The model's architecture is known", needs=("memory",), playbook="memory-prediction",
+@check("MEM009", "The model's architecture is known", needs=("memory",), playbook="run-does-not-fit",
        problem="The model's architecture is not known")  # fmt: skip
 def architecture_is_known(facts: Facts) -> Verdict:
     """
@@ -63,7 +63,8 @@ def architecture_is_known(facts: Facts) -> Verdict:
                 evidence=(evidence("memory.architecture", name),))  # fmt: skip
 
 
-@check("MEM010", "Logits do not take most of the memory", needs=("memory", "config"), playbook="logits-dominate")
+@check("MEM010", "Logits do not take most of the memory", needs=("memory", "config"), playbook="logits-out-of-memory",
+       problem="Most of the memory is logits")  # fmt: skip
 def logits_are_chunked(facts: Facts) -> Verdict:
     """
     What it does:
@@ -109,7 +110,7 @@ def _unchunked(run: ConfigFacts, phase: Phase) -> RoleSpec | None:
     return role
 
 
-@check("MEM011", "Every phase ran when it was measured", needs=("memory",), playbook="memory-prediction",
+@check("MEM011", "Every phase ran when it was measured", needs=("memory",), playbook="run-does-not-fit",
        problem="A phase failed while it was measured")  # fmt: skip
 def phases_ran(facts: Facts) -> Verdict:
     """

@@ -10,7 +10,7 @@ from rlcheck.facts.interfaces import active_fabric, environ, network
 _TCPX_DRIVER = "gve"
 
 
-@check("NET022", "EFA devices have their NCCL plug-in", needs=("network.rdma", "nccl"), playbook="efa-plugin",
+@check("NET022", "EFA devices have their NCCL plug-in", needs=("network.rdma", "nccl"), playbook="cloud-network-files",
        problem="EFA devices have no NCCL plug-in")  # fmt: skip
 def efa_plugin(facts: Facts) -> Verdict:
     """On Amazon EC2: looks for the libfabric plug-in when the machine has EFA devices.
@@ -42,7 +42,7 @@ def efa_plugin(facts: Facts) -> Verdict:
 
 
 @check("NET023", "The cloud's NCCL topology file is in place", needs=("platform", "network.rdma", "nccl"),
-       playbook="azure-topology-file",
+       playbook="cloud-network-files",
        problem="The cloud's NCCL topology file is missing")  # fmt: skip
 def azure_topology(facts: Facts) -> Verdict:
     """On Azure machines with InfiniBand and eight GPUs: looks for the topology file.
@@ -73,7 +73,7 @@ def azure_topology(facts: Facts) -> Verdict:
 
 
 @check("NET024", "Google Cloud's network plug-in is in place", needs=("platform", "network.interfaces", "nccl"),
-       playbook="gcp-network-plugin",
+       playbook="cloud-network-files",
        problem="Google Cloud's network plug-in is missing")  # fmt: skip
 def gcp_plugin(facts: Facts) -> Verdict:
     """On Google Cloud GPU machines with several network cards: looks for an NCCL network plug-in.

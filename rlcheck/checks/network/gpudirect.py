@@ -11,7 +11,8 @@ from rlcheck.facts.interfaces import network, run_fabric
 
 
 @check("NET010", "Network cards can reach GPU memory", needs=("network.rdma", "network.gpudirect"),
-       playbook="gpudirect-rdma")  # fmt: skip
+       playbook="gpudirect-rdma",
+       problem="Network cards cannot reach GPU memory")  # fmt: skip
 def gpudirect(facts: Facts) -> Verdict:
     """Checks that one of the two ways to GPUDirect RDMA is open.
 

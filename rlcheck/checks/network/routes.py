@@ -91,7 +91,7 @@ def default_route_for_several_nodes(facts: Facts) -> Verdict:
 
 
 @check("NET016", "Automatic choice takes an interface that leads to other nodes", needs=("network.interfaces",),
-       playbook="virtual-interface-first",
+       playbook="socket-ifname",
        problem="Automatic choice takes an interface that leads to no other node")  # fmt: skip
 def automatic_interface(facts: Facts) -> Verdict:
     """Finds out which interface NCCL would take unasked, and whether it is a bridge, a VPN or the loopback.

@@ -50,7 +50,7 @@ def _owner(facts: Facts, extension: Extension) -> str:
     "ENV019",
     "Extensions use torch's C++ string ABI",
     needs=("python.torch",),
-    playbook="cxx-abi-mismatch",
+    playbook="undefined-symbol",
     caused_by=("ENV010", "ENV013"),
     problem="An extension uses another C++ string ABI than torch",
 )
@@ -97,6 +97,7 @@ def _proof(extension: Extension) -> str:
     needs=("python.torch",),
     playbook="undefined-symbol",
     caused_by=("ENV010", "ENV011", "ENV012", "ENV013", "ENV019"),
+    problem="A compiled extension was built for another torch",
 )
 def symbols(facts: Facts) -> Verdict:
     """Looks for torch symbols that a compiled extension asks for and that this torch does not define.

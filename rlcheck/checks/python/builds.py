@@ -215,7 +215,7 @@ def cuda_builds(facts: Facts) -> Verdict:
 @check(
     "ENV014", "torch can use the GPUs of this machine", needs=("python.torch",), playbook="torch-cpu-build",
     caused_by=("ENV015",),
-)  # fmt: skip
+       problem="torch was installed without GPU support")  # fmt: skip
 def gpu_build(facts: Facts) -> Verdict:
     """Looks for a torch without GPU support on a machine that has GPUs.
 
@@ -251,7 +251,8 @@ def _gpu_index(torch_version: str, maker: str) -> str:
     return f"https://download.pytorch.org/whl/rocm{row.rocm}" if maker == "AMD" and row.rocm else _index(row.cuda)
 
 
-@check("ENV015", "torch on ARM has CUDA", needs=("python.torch", "platform"), playbook="torch-aarch64")
+@check("ENV015", "torch on ARM has CUDA", needs=("python.torch", "platform"), playbook="torch-cpu-build",
+       problem="torch on ARM has no CUDA")  # fmt: skip
 def arm_cuda(facts: Facts) -> Verdict:
     """Looks for a torch from the package index that has no CUDA on an ARM machine with an NVIDIA GPU.
 

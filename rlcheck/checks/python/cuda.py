@@ -89,7 +89,7 @@ def _is_library(demand: Demand) -> bool:
     return demand.requirement.name.startswith("nvidia-")
 
 
-@check("ENV018", "CUDA wheels are of one major version", needs=("python.torch",), playbook="cuda-wheels-mixed",
+@check("ENV018", "CUDA wheels are of one major version", needs=("python.torch",), playbook="nvidia-wheels",
        problem="CUDA wheels of two major versions are installed")  # fmt: skip
 def one_cuda(facts: Facts) -> Verdict:
     """Looks for NVIDIA library wheels of several CUDA major versions side by side.

@@ -79,6 +79,7 @@ def _rest(conflict: Conflict, named: Sequence[Demand]) -> str:
     needs=("python",),
     playbook="dependency-conflict",
     caused_by=("ENV004", "ENV005"),
+    problem="A package is installed in a version that others reject",
 )
 def conflicts(facts: Facts) -> Verdict:
     """Compares every installed version with what the other installed distributions declare that they need.
@@ -185,8 +186,9 @@ def missing(facts: Facts) -> Verdict:
     "ENV008",
     "The pins of a framework's engine extra hold",
     needs=("python",),
-    playbook="engine-extra-pins",
+    playbook="dependency-conflict",
     caused_by=("ENV005", "ENV006"),
+    problem="Versions differ from the pins of the framework's engine extra",
 )
 def extra_pins(facts: Facts) -> Verdict:
     """Compares what is installed with the pins that a training framework keeps in the extra for its engine.

@@ -9,7 +9,7 @@ from rlcheck.checks.python.conflicts import analysis
 from rlcheck.facts.document import Facts
 
 
-@check("ENV004", "Inference engines do not share an environment", needs=("python",), playbook="engines-together",
+@check("ENV004", "Inference engines do not share an environment", needs=("python",), playbook="dependency-deadlock",
        problem="Two inference engines share an environment")  # fmt: skip
 def engine_pair(facts: Facts) -> Verdict:
     """Looks for vLLM and SGLang in one environment.

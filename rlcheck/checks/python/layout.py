@@ -106,7 +106,8 @@ def leftovers(facts: Facts) -> Verdict:
     )
 
 
-@check("ENV026", "The records of installed packages are whole", needs=("python",), playbook="metadata-broken")
+@check("ENV026", "The records of installed packages are whole", needs=("python",), playbook="metadata-broken",
+       problem="The installation record of a package is damaged")  # fmt: skip
 def broken(facts: Facts) -> Verdict:
     """Looks for installed packages whose METADATA cannot be read or contradicts its directory.
 
@@ -133,7 +134,8 @@ def broken(facts: Facts) -> Verdict:
     )
 
 
-@check("ENV027", "No package is installed twice in one directory", needs=("python",), playbook="duplicate-package")
+@check("ENV027", "No package is installed twice in one directory", needs=("python",), playbook="metadata-broken",
+       problem="A package is recorded twice in one directory")  # fmt: skip
 def duplicates(facts: Facts) -> Verdict:
     """Looks for two records of one package in the same site-packages directory.
 

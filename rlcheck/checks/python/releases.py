@@ -62,7 +62,8 @@ def _verdict(facts: Facts, hits: list[tuple[KnownBad, Distribution]], quiet: str
     )
 
 
-@check("ENV032", "No release with known trouble is installed", needs=("python",), playbook="known-bad-release")
+@check("ENV032", "No release with known trouble is installed", needs=("python",), playbook="known-bad-release",
+       problem="A release with known trouble is installed")  # fmt: skip
 def known_bad(facts: Facts) -> Verdict:
     """Compares what is installed with a list of releases and combinations that are known to go wrong.
 

@@ -37,7 +37,7 @@ def log_probs_are_whole(facts: Facts) -> Verdict:
     return passed(f"{found.num_log_probs} for {found.num_tokens} tokens, mean {found.mean:.2f}, all finite")
 
 
-@check("ROL004", "Answers end where they should", needs=("rollout.stops",), playbook="rollout-stopping",
+@check("ROL004", "Answers end where they should", needs=("rollout.stops",), playbook="run-end-token",
        caused_by=_CAUSES,
        problem="Answers do not end where they should")  # fmt: skip
 def answers_end(facts: Facts) -> Verdict:
@@ -53,7 +53,7 @@ def answers_end(facts: Facts) -> Verdict:
     return _cases(need(need(facts.rollout).stops), "rollout.stops", "answers that end as they should")
 
 
-@check("ROL005", "Answers keep the limits of length", needs=("rollout.lengths",), playbook="rollout-stopping",
+@check("ROL005", "Answers keep the limits of length", needs=("rollout.lengths",), playbook="run-end-token",
        caused_by=_CAUSES,
        problem="Answers do not keep a limit of length")  # fmt: skip
 def lengths_are_kept(facts: Facts) -> Verdict:
@@ -86,8 +86,9 @@ def _cases(cases: tuple[Case, ...], fact: str, expected: str) -> Verdict:
     return passed(", ".join(tried), details=details)
 
 
-@check("ROL006", "The chat template renders a message", needs=("rollout.template",), playbook="rollout-template",
-       caused_by=("ROL001", "ROL010", "ROL011", "ROL012"))  # fmt: skip
+@check("ROL006", "The chat template renders a message", needs=("rollout.template",), playbook="run-chat-template",
+       caused_by=("ROL001", "ROL010", "ROL011", "ROL012"),
+       problem="The chat template is missing or refuses a message")  # fmt: skip
 def template_renders(facts: Facts) -> Verdict:
     """There is a chat template, and it takes a plain user message.
 

@@ -93,8 +93,9 @@ def _sent_to(server: ServerFacts) -> dict[str, str]:
     return {"url": f"{place.scheme}://{place.netloc}{place.path[: -len(kept)]}"}
 
 
-@check("ROL012", "The rollout server is ready", needs=("rollout.server",), playbook="rollout-server-not-ready",
-       caused_by=("ROL010", "ROL011"))  # fmt: skip
+@check("ROL012", "The rollout server is ready", needs=("rollout.server",), playbook="rollout-server-busy",
+       caused_by=("ROL010", "ROL011"),
+       problem="The server is not ready, or wants a key")  # fmt: skip
 def server_is_ready(facts: Facts) -> Verdict:
     """It says that it is healthy, and takes our key where it wants one.
 
@@ -180,7 +181,11 @@ def no_proxy_between(facts: Facts) -> Verdict:
 
 
 @check(
-    "ROL015", "Other machines can use the server's URL", needs=("rollout.server",), playbook="rollout-server-loopback"
+    "ROL015",
+    "Other machines can use the server's URL",
+    needs=("rollout.server",),
+    playbook="loopback-endpoint",
+    problem="The URL of the server names this machine alone",
 )
 def others_can_use_it(facts: Facts) -> Verdict:
     """The URL does not name the machine that uses it.

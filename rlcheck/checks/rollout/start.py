@@ -27,7 +27,8 @@ def _started(rollout: RolloutFacts) -> bool:
     return rollout.failure is None or rollout.failure.stage not in _STARTING
 
 
-@check("ROL001", "The rollout engine starts", needs=("rollout",), playbook="rollout-engine-start")
+@check("ROL001", "The rollout engine starts", needs=("rollout",), playbook="rollout-engine-start",
+       problem="The rollout engine does not start")  # fmt: skip
 def engine_starts(facts: Facts) -> Verdict:
     """The engine of the config starts, in the Python that will run it.
 

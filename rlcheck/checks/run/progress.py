@@ -13,7 +13,8 @@ from rlcheck.measure.run.look import median
 STEP_TIME = ("timing_s/step", "perf/time_per_step")
 
 
-@check("RUN050", "The run makes progress", needs=NEEDS, playbook="run-makes-no-progress", caused_by=ROOTS)
+@check("RUN050", "The run makes progress", needs=NEEDS, playbook="run-makes-no-progress", caused_by=ROOTS,
+       problem="The run stopped or hangs")  # fmt: skip
 def progress(facts: Facts) -> Verdict:
     """Looks at how the run ended, or how long it has been silent.
 

@@ -10,7 +10,8 @@ from rlcheck.facts.document import Facts
 _SHOWN = ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "critic/vf_loss", "actor/ppo_kl")
 
 
-@check("RUN001", "One training step goes through", needs=("smoke",), playbook="smoke-step-fails")
+@check("RUN001", "One training step goes through", needs=("smoke",), playbook="run-makes-no-progress",
+       problem="One training step of the config does not go through")  # fmt: skip
 def step_goes_through(facts: Facts) -> Verdict:
     """The config trains one step here: engine, rewards, advantages, both updates, and the new weights in the engine.
 
@@ -36,7 +37,7 @@ def step_goes_through(facts: Facts) -> Verdict:
     )
 
 
-@check("RUN002", "The metrics of the step are finite", needs=("smoke",), playbook="smoke-step-not-finite",
+@check("RUN002", "The metrics of the step are finite", needs=("smoke",), playbook="training-turned-nan",
        caused_by=("RUN001",),
        problem="A metric of the step is not finite")  # fmt: skip
 def metrics_are_finite(facts: Facts) -> Verdict:

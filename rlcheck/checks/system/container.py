@@ -58,7 +58,8 @@ def capabilities(facts: Facts) -> Verdict:
 
 
 @check("SYS033", "This user may open NVIDIA's device nodes", needs=("system",), playbook="gpu-device-nodes",
-       caused_by=("GPU002",))  # fmt: skip
+       caused_by=("GPU002",),
+       problem="NVIDIA's device nodes are closed to this user")  # fmt: skip
 def nvidia_nodes(facts: Facts) -> Verdict:
     """Looks at the access rights of the device nodes that CUDA opens; whether they are there is GPU002's question.
 

@@ -11,7 +11,8 @@ _SEEN_BY_RAY = ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpua
 
 
 @check("SYS015", "Libraries count the processors that they may use", needs=("system.cpu.online", "system.cpu.allowed"),
-       playbook="cpus-fewer-than-seen", caused_by=("SYS017",))  # fmt: skip
+       playbook="cpus-fewer-than-seen", caused_by=("SYS017",),
+       problem="Libraries count processors that this job may not use")  # fmt: skip
 def cpu_count(facts: Facts) -> Verdict:
     """Compares the processors that this process may use with those that the machine has.
 

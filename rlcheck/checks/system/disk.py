@@ -30,7 +30,7 @@ def _name(place: Place) -> str:
     return f"{place.path}{chosen}"
 
 
-@check("SYS025", "Temporary directories have room", needs=("system",), playbook="temp-dir-full",
+@check("SYS025", "Temporary directories have room", needs=("system",), playbook="ray-disk-full",
        problem="A temporary directory has too little room")  # fmt: skip
 def temp_space(facts: Facts) -> Verdict:
     """Looks at the free space of the temporary directory and of Ray's session directory.
@@ -71,7 +71,7 @@ def _used_share(place: Place) -> float:
     return 1 - value_or(place.free_bytes, 0) / total if total > 0 else 0.0
 
 
-@check("SYS026", "File systems have inodes left", needs=("system",), playbook="temp-dir-full",
+@check("SYS026", "File systems have inodes left", needs=("system",), playbook="ray-disk-full",
        problem="A file system is nearly out of inodes")  # fmt: skip
 def inodes(facts: Facts) -> Verdict:
     """Looks at the number of files that may still be created where a run writes.
@@ -171,7 +171,7 @@ def _unusable(found: list[Place], with_gpus: bool) -> tuple[list[str], list[str]
     return failures, warnings
 
 
-@check("SYS029", "Compile caches have room", needs=("system",), playbook="compile-cache-placement",
+@check("SYS029", "Compile caches have room", needs=("system",), playbook="compile-cache-broken",
        caused_by=("SYS025",),
        problem="Compile caches are on a nearly full disk")  # fmt: skip
 def cache_space(facts: Facts) -> Verdict:
@@ -200,7 +200,7 @@ def cache_space(facts: Facts) -> Verdict:
     return passed("compile caches have room", evidence=_proof(caches, "free_bytes"))
 
 
-@check("SYS030", "Compile caches are on a local disk", needs=("system",), playbook="compile-cache-placement",
+@check("SYS030", "Compile caches are on a local disk", needs=("system",), playbook="compile-cache-broken",
        problem="Compile caches are on a network disk")  # fmt: skip
 def cache_network(facts: Facts) -> Verdict:
     """Looks for caches of compiled kernels on a network file system.

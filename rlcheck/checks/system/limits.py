@@ -119,7 +119,11 @@ def num_processes(facts: Facts) -> Verdict:
 
 
 @check(
-    "SYS005", "The control group allows enough processes", needs=("system.cgroup.pids_limit",), playbook="pids-limit"
+    "SYS005",
+    "The control group allows enough processes",
+    needs=("system.cgroup.pids_limit",),
+    playbook="process-limit",
+    problem="The control group allows too few processes",
 )
 def num_pids(facts: Facts) -> Verdict:
     """Compares the control group's `pids.max` with the number of threads that a node full of workers starts.

@@ -47,7 +47,7 @@ def cgroup_memory(facts: Facts) -> Verdict:
     return warn("a memory limit that Ray sees", found, evidence=proof, params=params)
 
 
-@check("SYS010", "Enough memory is free for a run", needs=("system.memory",), playbook="memory-short",
+@check("SYS010", "Enough memory is free for a run", needs=("system.memory",), playbook="host-memory-too-small",
        problem="Little memory is free")  # fmt: skip
 def free_memory(facts: Facts) -> Verdict:
     """Looks at the memory that is available now, under the control group's limit.
@@ -82,7 +82,7 @@ def free_memory(facts: Facts) -> Verdict:
     "SYS011",
     "Nothing was killed for lack of memory",
     needs=("system.cgroup.oom_kills",),
-    playbook="memory-short",
+    playbook="host-memory-too-small",
     problem="A process was killed for lack of memory",
 )
 def oom_kills(facts: Facts) -> Verdict:
@@ -107,7 +107,8 @@ def oom_kills(facts: Facts) -> Verdict:
     return warn("no process killed for lack of memory", found, evidence=proof)
 
 
-@check("SYS012", "The machine is not swapping", needs=("system.memory",), playbook="swap-in-use")
+@check("SYS012", "The machine is not swapping", needs=("system.memory",), playbook="host-memory-too-small",
+       problem="The machine is swapping")  # fmt: skip
 def swap(facts: Facts) -> Verdict:
     """Looks at how much is in swap.
 

@@ -51,7 +51,7 @@ def crash(logs: Path, act: Callable[[], None], others: str = "") -> tuple[Path, 
     ("act", "playbook", "fix"),
     [
         (out_of_gpu_memory, "gpu-out-of-memory", "ppo_micro_batch_size_per_gpu"),
-        (out_of_host_memory, "host-allocation-refused", "memory"),
+        (out_of_host_memory, "host-memory-too-small", "memory"),
         (no_compiler, "c-compiler-missing", "ompiler"),
     ],
 )
@@ -93,7 +93,7 @@ def test_remarks_and_earlier_runs_are_no_cause(tmp_path: Path) -> None:
 
 def test_the_failure_itself_may_be_known(tmp_path: Path) -> None:
     words = "train rank 0 (process 1 on node n) was killed by SIGKILL by the kernel, as memory ran out; log: x"
-    assert diagnose(tmp_path, 0.0, words)[-1].endswith("(rlcheck explain memory-short)")
+    assert diagnose(tmp_path, 0.0, words)[-1].endswith("(rlcheck explain host-memory-too-small)")
     words = "Could not override 'trainer.hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345'."
     known = diagnose(tmp_path, 0.0, words)[-1]
     assert "`trainer.hf_***`" in known
@@ -108,7 +108,7 @@ def test_a_signal_from_outside_is_its_own_cause(tmp_path: Path) -> None:
     )
     (tmp_path / "train-0.log").write_text(header)
     words = "train rank 0 was killed by SIGKILL by the kernel, as memory ran out; log: train-0.log"
-    assert "(rlcheck explain memory-short)" in "\n".join(diagnose(tmp_path, begin, words))
+    assert "(rlcheck explain host-memory-too-small)" in "\n".join(diagnose(tmp_path, begin, words))
 
 
 def test_the_end_of_a_long_log_is_read_and_its_lines_keep_their_numbers(
