@@ -87,10 +87,21 @@ def _fixes(check: Check, verdict: Verdict, library: Library) -> tuple[Fix, ...]:
     except PlaybookError:
         return ()
     # What is worked out for this very case stands first; in a playbook it comes last, since a log has no such values.
-    recipes = sorted(recipes, key=lambda recipe: "{{" not in recipe.command + recipe.title)
-    fixes = tuple(fill(recipe, verdict.params) for recipe in recipes)
+    recipes = sorted(
+        (recipe for recipe in recipes if check.id in (recipe.checks or (check.id,))),
+        key=lambda recipe: "{{" not in recipe.command + recipe.title,
+    )
+    fixes = _without_twins(fill(recipe, verdict.params) for recipe in recipes)
     # A fix that this check has no parameters for was written for another one of the same playbook.
     return tuple(fix for fix in fixes if fix.complete) or fixes
+
+
+def _without_twins(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """What was worked out may be what the playbook names anyway: one command is shown once."""
+    first: dict[str, Fix] = {}
+    for fix in fixes:
+        first.setdefault(fix.command.replace("'", "") or fix.title, fix)
+    return tuple(first.values())
 
 
 def _first_sentence(text: str) -> str:

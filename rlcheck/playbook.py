@@ -20,6 +20,7 @@ DIRECTORY = _PACKAGED if _PACKAGED.is_dir() else _PACKAGED.parents[1] / "playboo
 """The doctor's own playbooks: inside the package where it was installed from a wheel, beside it in a checkout."""
 _PARAMETER = re.compile(r"\{\{(\w+)\}\}")
 _QUOTES = re.compile(r"""\\.|(?:(?<=\s)|^)\#[^\n]*|'[^']*'|"(?:[^"\\]|\\.)*"|(['"])""", re.S)
+_SEPARATOR = "\0"  # neither a variable nor a path holds one
 _NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./-]+", re.A)
 
 
@@ -38,7 +39,8 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     """A fix before its parameters are filled in; `{{name}}` in `command` stands for one.
 
     A fix of kind `config` may name the `field` of a run that it sets (`rollout.gpu_memory_utilization`) and its
-    `value`; with the run's config at hand, its command becomes that framework's own override. A command of kind `look`
+    `value`; with the run's config at hand, its command becomes that framework's own override. One that fixes what some
+    checks of its playbook find, and not what the others do, names them in `checks`. A command of kind `look`
     changes nothing. Nobody labels a fix: `safety` follows from its words (`rlcheck.harm`) and from what it `destroys`,
     where they do not say it (it follows "unsafe:"). `caution` is what to know of a safe one (it follows "safe, but").
     """
@@ -51,6 +53,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     caution: str = ""
     field: str = ""
     value: str = ""
+    checks: tuple[str, ...] = ()
 
     @property
     def deeds(self) -> tuple[Deed, ...]:
@@ -190,18 +193,22 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
     """A fix with its parameters in place, quoted for a shell since they come from facts that anybody may have written.
 
     A parameter that is not known, or that cannot be quoted where it stands, becomes `<name>`; the fix is then not
-    complete.
+    complete. One made by `several` becomes as many words.
     """
     complete = True
 
     def replace(match: re.Match[str]) -> str:
         nonlocal complete
-        value = params.get(match.group(1))
-        if value is None or not _can_stand(value, recipe.command[: match.start()]):
+        values = params[match.group(1)].split(_SEPARATOR) if match.group(1) in params else []
+        before = recipe.command[: match.start()]
+        if (
+            not values
+            or (len(values) > 1 and not all(values))
+            or not all(_can_stand(value, before) for value in values)
+        ):
             complete = False
             return f"<{match.group(1)}>"
-        # A shell expands `~` only outside of quotes; recorded facts have it for the home directory.
-        return "~/" + shlex.quote(value[2:]) if value[:2] == "~/" and value[2:] else shlex.quote(value)
+        return " ".join(map(_quoted, values))
 
     command = _PARAMETER.sub(replace, recipe.command)
     return Fix(
@@ -216,8 +223,19 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
     )
 
 
+def several(values: Iterable[str]) -> str:
+    """Return a parameter that stands for several words of a command: names to unset, files to delete."""
+    return _SEPARATOR.join(values)
+
+
+def _quoted(value: str) -> str:
+    # A shell expands `~` only outside of quotes; recorded facts have it for the home directory.
+    return "~/" + shlex.quote(value[2:]) if value[:2] == "~/" and value[2:] else shlex.quote(value)
+
+
 def _in_words(text: str, params: Mapping[str, str]) -> str:
-    return _PARAMETER.sub(lambda match: params.get(match.group(1), f"<{match.group(1)}>"), text)
+    words = {name: value.replace(_SEPARATOR, ", ") for name, value in params.items()}
+    return _PARAMETER.sub(lambda match: words.get(match.group(1), f"<{match.group(1)}>"), text)
 
 
 def _can_stand(value: str, before: str) -> bool:

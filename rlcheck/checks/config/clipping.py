@@ -11,6 +11,7 @@ from rlcheck.facts.document import Facts
 from rlcheck.measure.config.arithmetic import is_legacy, is_verl, who
 
 # Where verl's actor engines read the limit, and the key beside it that they do not.
+_USUAL_ENTROPY_COEFF = 0.001
 _READ, _UNREAD = "{}.optim.clip_grad", "{}.grad_clip"
 # Losses that clip the ratio itself; the others (cispo, geo_mean, dppo_tv, …) use the same keys for bounds of their own.
 _CLIP_RATIOS = ("vanilla", "gspo")
@@ -121,10 +122,14 @@ def _unread(run: ConfigFacts, name: str) -> list[Case]:
     read, unread = _READ.format(role), _UNREAD.format(role)
     if not is_verl(run) or is_legacy(run) or not role or unread not in run.given:
         return []
-    if run.values.get(unread) == run.values.get(read):
+    wanted, acts = run.values.get(unread), run.values.get(read)
+    if wanted == acts:
         return []
-    found = f"grad_clip {run.values.get(unread)}, which is not read: {read}={run.values.get(read)} acts"
-    return [Case("warn", unread, f"the limit in {read}", found, to=run.values.get(unread), also=read)]
+    found = f"grad_clip {wanted}, which is not read: {read}={acts} acts"
+    if isinstance(wanted, int | float) and 0 < wanted <= limit("max_grad_clip"):
+        return [Case("warn", unread, f"the limit in {read}", found, to=wanted, also=read)]
+    # Where it acts this value would stop the training, so it becomes the one that acts.
+    return [Case("warn", unread, f"the limit in {read}", found, to=acts)]
 
 
 @check("CFG055", "Values are clipped as usual", needs=("config",), playbook="run-clipping",
@@ -166,7 +171,8 @@ def entropy(facts: Facts) -> Verdict:
     run = config_of(facts)
     coeff, field, most = run.spec.actor.entropy_coeff, "actor.entropy_coeff", limit("max_entropy_coeff")
     if coeff < 0:
-        return conclude(run, [Case("warn", field, "0 or more", f"{coeff:g}, which punishes entropy", to=-coeff)], "")
+        to = -coeff if -coeff <= most else _USUAL_ENTROPY_COEFF
+        return conclude(run, [Case("warn", field, "0 or more", f"{coeff:g}, which punishes entropy", to=to)], "")
     if coeff > most:
-        return conclude(run, [Case("warn", field, f"at most {most:g}", f"{coeff:g}", to=0.001)], "")
+        return conclude(run, [Case("warn", field, f"at most {most:g}", f"{coeff:g}", to=_USUAL_ENTROPY_COEFF)], "")
     return passed(f"{coeff:g}")
