@@ -14,13 +14,13 @@ import msgspec
 from rlcheck.facts.base import Struct
 from rlcheck.finding import Fix
 from rlcheck.harm import Deed, deeds
+from rlcheck.text import SEPARATOR
 
 _PACKAGED = Path(__file__).resolve().parent / "playbooks"
 DIRECTORY = _PACKAGED if _PACKAGED.is_dir() else _PACKAGED.parents[1] / "playbooks"
 """The doctor's own playbooks: inside the package where it was installed from a wheel, beside it in a checkout."""
 _PARAMETER = re.compile(r"\{\{(\w+)\}\}")
 _QUOTES = re.compile(r"""\\.|(?:(?<=\s)|^)\#[^\n]*|'[^']*'|"(?:[^"\\]|\\.)*"|(['"])""", re.S)
-_SEPARATOR = "\0"  # neither a variable nor a path holds one
 _NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./-]+", re.A)
 
 
@@ -199,7 +199,7 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
 
     def replace(match: re.Match[str]) -> str:
         nonlocal complete
-        values = params[match.group(1)].split(_SEPARATOR) if match.group(1) in params else []
+        values = params[match.group(1)].split(SEPARATOR) if match.group(1) in params else []
         before = recipe.command[: match.start()]
         if (
             not values
@@ -223,18 +223,13 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
     )
 
 
-def several(values: Iterable[str]) -> str:
-    """Return a parameter that stands for several words of a command: names to unset, files to delete."""
-    return _SEPARATOR.join(values)
-
-
 def _quoted(value: str) -> str:
     # A shell expands `~` only outside of quotes; recorded facts have it for the home directory.
     return "~/" + shlex.quote(value[2:]) if value[:2] == "~/" and value[2:] else shlex.quote(value)
 
 
 def _in_words(text: str, params: Mapping[str, str]) -> str:
-    words = {name: value.replace(_SEPARATOR, ", ") for name, value in params.items()}
+    words = {name: value.replace(SEPARATOR, ", ") for name, value in params.items()}
     return _PARAMETER.sub(lambda match: words.get(match.group(1), f"<{match.group(1)}>"), text)
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcheck.playbook import Library, PlaybookError, Recipe, fill, load, several
+from rlcheck.playbook import Library, PlaybookError, Recipe, fill, load
+from rlcheck.text import several
 from tests.conftest import PLUGIN_SOURCE
 
 PLAYBOOK = PLUGIN_SOURCE / "acme_rlcheck" / "playbooks" / "acme-storage.md"

@@ -9,7 +9,7 @@ from rlcheck.checks.cluster.common import is_on, ray_version, variable
 from rlcheck.checks.cluster.variables import ALSO_UPPER_CASE, CXX_FLAGS
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
-from rlcheck.playbook import several
+from rlcheck.text import several
 
 _THRESHOLD = (0.5, 0.98)
 # What is said about each, and the first version of Ray of which it is known (None: every version).

@@ -8,7 +8,7 @@ from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.interfaces import active_fabric
 from rlcheck.facts.nccl import NcclPlugin
-from rlcheck.playbook import several
+from rlcheck.text import several
 
 _OWN_NETWORKS = ("ib", "socket", "networkdirect")
 _PLUGIN_KINDS = ("net", "tuner", "profiler", "env", "gin", "rma")

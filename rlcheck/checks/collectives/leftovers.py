@@ -15,7 +15,7 @@ from rlcheck.checks.collectives.settings import (
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.interfaces import active_fabric, connectable
-from rlcheck.playbook import several
+from rlcheck.text import several
 
 _MIN_BUFFER_BYTES, _MAX_BUFFER_BYTES = 1 << 19, 1 << 26
 _FEW_CHANNELS, _MANY_CHANNELS = 4, 64

@@ -20,7 +20,7 @@ from rlcheck.checks.collectives.settings import (
     uses_rccl,
 )
 from rlcheck.facts.document import Facts
-from rlcheck.playbook import several
+from rlcheck.text import several
 
 _NONE = "no NCCL setting"
 _ALGO_FUNCTION = re.compile(r"(?:(\w+):)?\^?([\w,^]+)")

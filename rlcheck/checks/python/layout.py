@@ -17,8 +17,7 @@ from rlcheck.checks.python.common import (
 from rlcheck.checks.python.compat import Owners, compat
 from rlcheck.facts.document import Facts
 from rlcheck.facts.python import Distribution
-from rlcheck.playbook import several
-from rlcheck.text import listed
+from rlcheck.text import listed, several
 
 _PIP = ("pip", "uv", "poetry", "pdm")
 _CONDA_NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}

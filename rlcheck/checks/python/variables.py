@@ -10,9 +10,8 @@ from rlcheck.checks.python.common import environment, installed, is_at, is_truth
 from rlcheck.checks.python.compat import compat
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
-from rlcheck.playbook import several
 from rlcheck.requirements import version
-from rlcheck.text import listed
+from rlcheck.text import listed, several
 
 _SITE_OF = re.compile(r"python(3\.\d+)(?:/|$)")
 
