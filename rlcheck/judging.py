@@ -86,13 +86,21 @@ def _fixes(check: Check, verdict: Verdict, library: Library) -> tuple[Fix, ...]:
         recipes = library.get(check.playbook).fixes
     except PlaybookError:
         return ()
-    recipes = [recipe for recipe in recipes if not recipe.checks or check.id in recipe.checks]
+    recipes = [recipe for recipe in recipes if check.id in (recipe.checks or (check.id,))]
     # What was written for this check, or is worked out for this very case, stands first; in a playbook that comes last,
     # since a log has no such values.
     recipes.sort(key=lambda recipe: (not recipe.checks, "{{" not in recipe.command + recipe.title))
-    fixes = tuple(fill(recipe, verdict.params) for recipe in recipes)
+    fixes = _without_twins(fill(recipe, verdict.params) for recipe in recipes)
     # A fix that this check has no parameters for was written for another one of the same playbook.
     return tuple(fix for fix in fixes if fix.complete) or fixes
+
+
+def _without_twins(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """What was worked out may be what the playbook names anyway: one command is shown once."""
+    first: dict[str, Fix] = {}
+    for fix in fixes:
+        first.setdefault(fix.command.replace("'", "") or fix.title, fix)
+    return tuple(first.values())
 
 
 def _first_sentence(text: str) -> str:

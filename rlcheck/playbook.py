@@ -14,6 +14,7 @@ import msgspec
 from rlcheck.facts.base import Struct
 from rlcheck.finding import Fix
 from rlcheck.harm import Deed, deeds
+from rlcheck.text import SEPARATOR
 
 _PACKAGED = Path(__file__).resolve().parent / "playbooks"
 DIRECTORY = _PACKAGED if _PACKAGED.is_dir() else _PACKAGED.parents[1] / "playbooks"
@@ -38,10 +39,10 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     """A fix before its parameters are filled in; `{{name}}` in `command` stands for one.
 
     A fix of kind `config` may name the `field` of a run that it sets (`rollout.gpu_memory_utilization`) and its
-    `value`; with the run's config at hand, its command becomes that framework's own override. A command of kind `look`
+    `value`; with the run's config at hand, its command becomes that framework's own override. One that fixes what some
+    checks of its playbook find, and not what the others do, names them in `checks`. A command of kind `look`
     changes nothing. Nobody labels a fix: `safety` follows from its words (`rlcheck.harm`) and from what it `destroys`,
     where they do not say it (it follows "unsafe:"). `caution` is what to know of a safe one (it follows "safe, but").
-    `checks` are the checks of the playbook that it was written for; findings of its other checks do not show it.
     """
 
     title: str
@@ -192,18 +193,22 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
     """A fix with its parameters in place, quoted for a shell since they come from facts that anybody may have written.
 
     A parameter that is not known, or that cannot be quoted where it stands, becomes `<name>`; the fix is then not
-    complete.
+    complete. One made by `several` becomes as many words.
     """
     complete = True
 
     def replace(match: re.Match[str]) -> str:
         nonlocal complete
-        value = params.get(match.group(1))
-        if value is None or not _can_stand(value, recipe.command[: match.start()]):
+        values = params[match.group(1)].split(SEPARATOR) if match.group(1) in params else []
+        before = recipe.command[: match.start()]
+        if (
+            not values
+            or (len(values) > 1 and not all(values))
+            or not all(_can_stand(value, before) for value in values)
+        ):
             complete = False
             return f"<{match.group(1)}>"
-        # A shell expands `~` only outside of quotes; recorded facts have it for the home directory.
-        return "~/" + shlex.quote(value[2:]) if value[:2] == "~/" and value[2:] else shlex.quote(value)
+        return " ".join(map(_quoted, values))
 
     command = _PARAMETER.sub(replace, recipe.command)
     # What an override does is only known now: `{{override}}` may be trust_remote_code=True.
@@ -220,8 +225,14 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
     )
 
 
+def _quoted(value: str) -> str:
+    # A shell expands `~` only outside of quotes; recorded facts have it for the home directory.
+    return "~/" + shlex.quote(value[2:]) if value[:2] == "~/" and value[2:] else shlex.quote(value)
+
+
 def _in_words(text: str, params: Mapping[str, str]) -> str:
-    return _PARAMETER.sub(lambda match: params.get(match.group(1), f"<{match.group(1)}>"), text)
+    words = {name: value.replace(SEPARATOR, ", ") for name, value in params.items()}
+    return _PARAMETER.sub(lambda match: words.get(match.group(1), f"<{match.group(1)}>"), text)
 
 
 def _can_stand(value: str, before: str) -> bool:

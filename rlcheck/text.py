@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 BLOCKS = "▁▂▃▄▅▆▇█"
+SEPARATOR = "\0"
+"""Between the words of a parameter that stands for several: neither a variable nor a path holds it."""
 _UNITS = (("TiB", GIB << 10), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 
 
@@ -57,3 +59,8 @@ def sparkline(shares: Iterable[float], blocks: str = BLOCKS) -> str:
     '▁▅█'
     """
     return "".join(blocks[min(max(int(share * len(blocks)), 0), len(blocks) - 1)] for share in shares)
+
+
+def several(words: Iterable[str]) -> str:
+    """Return a playbook's parameter that stands for several words of a command: names to unset, files to delete."""
+    return SEPARATOR.join(words)

@@ -40,6 +40,8 @@ def test_every_check_has_its_playbook_and_back() -> None:
         for check_id in playbook.checks:
             assert CHECKS[check_id].playbook == playbook_id, f"{playbook_id} names {check_id}, which points elsewhere"
         assert playbook.checks or playbook.signatures, f"{playbook_id} cannot be reached"
+        for recipe in playbook.fixes:
+            assert set(recipe.checks) <= set(playbook.checks), f"{playbook_id}: {recipe.title}"
 
 
 def test_body_has_its_headings(playbook: Playbook) -> None:

@@ -30,6 +30,36 @@ def test_a_verdict_becomes_a_finding() -> None:
     assert (finding.expected, finding.found, finding.details, finding.caused_by) == ("5", "3", ("x",), ("ABC002",))
 
 
+PLAYBOOK = """---
+id: few
+title: t
+families: [ABC]
+checks: [ABC001, ABC002]
+cause: c
+verified: 2026-11-23
+fixes:
+  - {title: 'For both', kind: config, command: 'a.b=[1]'}
+  - {title: 'Worked out', kind: config, command: '{{override}}'}
+  - {title: 'For the second', kind: env, command: 'unset A', checks: [ABC002]}
+---
+"""
+
+
+def test_a_fix_for_some_checks_is_not_offered_by_the_others(tmp_path: Path) -> None:
+    (tmp_path / "few.md").write_text(PLAYBOOK)
+    checks = [sample(id, warn("5", "3", params={"override": "a.b=2"}), playbook="few") for id in ("ABC001", "ABC002")]
+    first, second = judging.judge(FACTS, checks, Library((tmp_path,)))
+    assert [fix.command for fix in first.fixes] == ["a.b=2", "a.b=[1]"]
+    assert [fix.command for fix in second.fixes] == ["a.b=2", "a.b=[1]", "unset A"]
+
+
+def test_one_command_is_offered_once(tmp_path: Path) -> None:
+    (tmp_path / "few.md").write_text(PLAYBOOK)
+    check = sample("ABC001", warn("5", "3", params={"override": "a.b=[1]"}), playbook="few")
+    found = judging.judge(FACTS, (check,), Library((tmp_path,)))[0]
+    assert [(fix.title, fix.command) for fix in found.fixes] == [("Worked out", "'a.b=[1]'")]
+
+
 def test_why_is_the_first_sentence_and_only_where_something_is_wrong() -> None:
     assert judge(sample("ABC001", fail("a", "b"))).why == "It is 3.5 times as slow."
     assert judge(sample("ABC001", info("a"))).why == "It is 3.5 times as slow."

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlcheck.playbook import Library, PlaybookError, Recipe, fill, load
+from rlcheck.text import several
 from tests.conftest import PLUGIN_SOURCE
 
 PLAYBOOK = PLUGIN_SOURCE / "acme_rlcheck" / "playbooks" / "acme-storage.md"
@@ -134,6 +135,13 @@ def test_what_cannot_be_shown_is_not_filled_in() -> None:
 def test_plain_values_may_stand_in_quotes() -> None:
     assert fill(recipe('true "{{p}}"'), {"p": "/dev/shm:8"}).command == 'true "/dev/shm:8"'
     assert fill(recipe('true "{{p}}"'), {"p": "a b"}).command == 'true "<p>"'
+
+
+def test_several_words_stay_several() -> None:
+    fix = fill(Recipe(title="Delete {{p}}", kind="shell", command="rm -r -- {{p}}"), {"p": several(("~/a b", "/c;d"))})
+    assert (fix.title, fix.command, fix.complete) == ("Delete ~/a b, /c;d", "rm -r -- ~/'a b' '/c;d'", True)
+    assert not fill(recipe("rm -r -- {{p}}"), {"p": several(("/a", ""))}).complete
+    assert not fill(recipe("rm -r -- {{p}}"), {"p": several(("/a", "/b\n/c"))}).complete
 
 
 def test_unknown_parameters_stay_open() -> None:

@@ -9,6 +9,7 @@ from rlcheck.checks.cluster.common import is_on, ray_version, variable
 from rlcheck.checks.cluster.variables import ALSO_UPPER_CASE, CXX_FLAGS
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
+from rlcheck.text import several
 
 _THRESHOLD = (0.5, 0.98)
 # What is said about each, and the first version of Ray of which it is known (None: every version).
@@ -106,7 +107,7 @@ def unread_variables(facts: Facts) -> Verdict:
         f"{name}={variable(facts, name)}: {_NOT_READ[name][1]}",
         details=tuple(f"{other}: {_NOT_READ[other][1]}" for other in present[1:]),
         evidence=tuple(evidence(f"environ.{other}", variable(facts, other)) for other in present),
-        params={"variable": name},
+        params={"names": several(present)},
     )
 
 

@@ -8,6 +8,7 @@ from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.interfaces import active_fabric
 from rlcheck.facts.nccl import NcclPlugin
+from rlcheck.text import several
 
 _OWN_NETWORKS = ("ib", "socket", "networkdirect")
 _PLUGIN_KINDS = ("net", "tuner", "profiler", "env", "gin", "rma")
@@ -46,7 +47,7 @@ def plugins(facts: Facts) -> Verdict:
         "the named plug-in on LD_LIBRARY_PATH or in the system's directories",
         f"{', '.join(show(setting) for setting in missing)}; found here: {_listed(here)}",
         evidence=settings_evidence(missing),
-        params={"name": missing[0].name},
+        params={"names": several(setting.name for setting in missing)},
     )
 
 
@@ -188,5 +189,5 @@ def network_exists(facts: Facts) -> Verdict:
         "an active RDMA port, which NCCL_NET asks for",
         f"none, with {show(found['NCCL_NET'])}",
         evidence=settings_evidence([found["NCCL_NET"]]),
-        params={"name": "NCCL_NET"},
+        params={"names": "NCCL_NET"},
     )

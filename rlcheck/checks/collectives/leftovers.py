@@ -15,6 +15,7 @@ from rlcheck.checks.collectives.settings import (
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.interfaces import active_fabric, connectable
+from rlcheck.text import several
 
 _MIN_BUFFER_BYTES, _MAX_BUFFER_BYTES = 1 << 19, 1 << 26
 _FEW_CHANNELS, _MANY_CHANNELS = 4, 64
@@ -208,7 +209,7 @@ def sizes(facts: Facts) -> Verdict:
         "usual sizes",
         "; ".join(f"{show(setting)}: {why}" for setting, why in odd),
         evidence=settings_evidence(setting for setting, _ in odd),
-        params={"name": odd[0][0].name},
+        params={"name": several(dict.fromkeys(setting.name for setting, _ in odd))},
     )
 
 

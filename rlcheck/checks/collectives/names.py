@@ -20,6 +20,7 @@ from rlcheck.checks.collectives.settings import (
     uses_rccl,
 )
 from rlcheck.facts.document import Facts
+from rlcheck.text import several
 
 _NONE = "no NCCL setting"
 _ALGO_FUNCTION = re.compile(r"(?:(\w+):)?\^?([\w,^]+)")
@@ -58,7 +59,7 @@ def spelling(facts: Facts) -> Verdict:
             "; ".join(f"{setting.name} (did you mean {guess}?)" for setting, guess in near[:8]),
             details=tuple(show(setting) for setting in unknown[:16]),
             evidence=settings_evidence(setting for setting, _ in near[:8]),
-            params={"wrong": first.name, "right": guess, "value": _shell_word(first.value)},
+            params={"wrong": first.name, "right": guess, "value": first.value},
         )
     names = ", ".join(setting.name for setting in unknown[:8])
     return info(f"not known to NCCL, torch or a plug-in that rlcheck knows: {names}")
@@ -75,10 +76,6 @@ def _nearest(name: str) -> str:
     family = name[: name.index("_") + 1] if "_" in name else name
     names = [known for known in table().variables if known.startswith(family)]
     return next(iter(get_close_matches(name, names, n=1, cutoff=0.88)), "")
-
-
-def _shell_word(text: str) -> str:
-    return text if re.fullmatch(r"[\w./:,=^%+-]*", text) else "VALUE"
 
 
 @check("NCL006", "No NCCL variable is out of date", needs=("environ",), playbook="nccl-unknown-variable",
@@ -107,7 +104,11 @@ def out_of_date(facts: Facts) -> Verdict:
         "variables that NCCL still reads",
         lines,
         evidence=settings_evidence(setting for setting, _ in rows[:8]),
-        params={"old": removed[0].name, "new": table().variables[removed[0].name].replacement or "a current setting"},
+        params={
+            "old": removed[0].name,
+            "new": table().variables[removed[0].name].replacement or "a current setting",
+            "names": several(setting.name for setting in removed),
+        },
     )
 
 
@@ -151,7 +152,7 @@ def values(facts: Facts) -> Verdict:
         "values that the variables take",
         "; ".join(f"{show(s)}: {p}" for s, p, _ in bad[:8]),
         evidence=settings_evidence(s for s, _, _ in bad[:8]),
-        params={"name": setting.name, "problem": problem},
+        params={"name": setting.name, "problem": problem, "names": several(s.name for s, _, _ in bad)},
     )
 
 

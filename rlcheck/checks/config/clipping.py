@@ -121,10 +121,14 @@ def _unread(run: ConfigFacts, name: str) -> list[Case]:
     read, unread = _READ.format(role), _UNREAD.format(role)
     if not is_verl(run) or is_legacy(run) or not role or unread not in run.given:
         return []
-    if run.values.get(unread) == run.values.get(read):
+    wanted, acts = run.values.get(unread), run.values.get(read)
+    if wanted == acts:
         return []
-    found = f"grad_clip {run.values.get(unread)}, which is not read: {read}={run.values.get(read)} acts"
-    return [Case("warn", unread, f"the limit in {read}", found, to=run.values.get(unread), also=read)]
+    found = f"grad_clip {wanted}, which is not read: {read}={acts} acts"
+    if isinstance(wanted, int | float) and 0 < wanted <= limit("max_grad_clip"):
+        return [Case("warn", unread, f"the limit in {read}", found, to=wanted, also=read)]
+    # Where it acts this value would stop the training, so it becomes the one that acts.
+    return [Case("warn", unread, f"the limit in {read}", found, to=acts)]
 
 
 @check("CFG055", "Values are clipped as usual", needs=("config",), playbook="run-clipping",
@@ -166,7 +170,8 @@ def entropy(facts: Facts) -> Verdict:
     run = config_of(facts)
     coeff, field, most = run.spec.actor.entropy_coeff, "actor.entropy_coeff", limit("max_entropy_coeff")
     if coeff < 0:
-        return conclude(run, [Case("warn", field, "0 or more", f"{coeff:g}, which punishes entropy", to=-coeff)], "")
+        to = -coeff if -coeff <= most else 0.0
+        return conclude(run, [Case("warn", field, "0 or more", f"{coeff:g}, which punishes entropy", to=to)], "")
     if coeff > most:
         return conclude(run, [Case("warn", field, f"at most {most:g}", f"{coeff:g}", to=0.0)], "")
     return passed(f"{coeff:g}")

@@ -17,7 +17,7 @@ from rlcheck.checks.python.common import (
 from rlcheck.checks.python.compat import Owners, compat
 from rlcheck.facts.document import Facts
 from rlcheck.facts.python import Distribution
-from rlcheck.text import listed
+from rlcheck.text import listed, several
 
 _PIP = ("pip", "uv", "poetry", "pdm")
 _CONDA_NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}
@@ -96,13 +96,14 @@ def leftovers(facts: Facts) -> Verdict:
     found = environment(facts).leftovers
     if not found:
         return passed("no leftovers")
-    first = found[0].partition(":")[0]
+    # Pip leaves them in pairs: the package and its record.
+    paths = several(line.partition(":")[0] for line in found)
     return warn(
         "no leftovers of broken installations",
         f"{len(found)}: {found[0]}",
         details=shortened(found),
         evidence=(evidence("python.leftovers", found[0]),),
-        params=pip_params(facts, path=first),
+        params=pip_params(facts, path=paths),
     )
 
 

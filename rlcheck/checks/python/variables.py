@@ -11,7 +11,7 @@ from rlcheck.checks.python.compat import compat
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.requirements import version
-from rlcheck.text import listed
+from rlcheck.text import listed, several
 
 _SITE_OF = re.compile(r"python(3\.\d+)(?:/|$)")
 
@@ -47,7 +47,7 @@ def python_variables(facts: Facts) -> Verdict:
         problems[names[0]],
         details=tuple(problems.values()),
         evidence=tuple(evidence("environ", f"{name}={environ[name]}") for name in names),
-        params={"name": names[0]},
+        params={"name": names[0], "names": several(names)},
     )
 
 
@@ -139,7 +139,7 @@ def leftover_variables(facts: Facts) -> Verdict:
         lines[0],
         details=tuple(lines),
         evidence=tuple(evidence("environ", f"{row.name}={environ[row.name]}", row.source) for row in hits),
-        params={"name": hits[0].name},
+        params={"name": hits[0].name, "names": several(row.name for row in hits)},
     )
 
 
@@ -182,7 +182,7 @@ def vllm_variables(facts: Facts) -> Verdict:
         lines[0],
         details=tuple(lines),
         evidence=tuple(evidence("environ", f"{name}={environ[name]}", table.source) for name in names),
-        params={"name": names[0]},
+        params={"name": names[0], "names": several(names)},
     )
 
 
@@ -204,7 +204,8 @@ def threads(facts: Facts) -> Verdict:
     strange = [n for n in names if not all(_is_count(part) for part in environ[n].split(","))]
     if strange:
         name = strange[0]
-        return warn(f"a whole number in {name}", f"{name}={environ[name]!r}", params={"name": name})
+        params = {"name": name, "names": several(strange)}
+        return warn(f"a whole number in {name}", f"{name}={environ[name]!r}", params=params)
     single = [name for name in names if environ[name].strip() == "1"]
     if single:
         return info(
