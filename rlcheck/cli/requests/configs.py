@@ -50,12 +50,18 @@ class SourceRequest:
     ] = ""
     overrides: OverridesArgument = ()
     config_name: Annotated[
-        str, typer.Option("--config-name", metavar="NAME", help="Name of the config, as given to verl.")
+        str,
+        typer.Option(
+            "--config-name", metavar="NAME", help="Name of the config, as given to verl; overrides a script's."
+        ),
     ] = ""
     config_path: Annotated[
         str,
         typer.Option(
-            "--config-path", "--config-dir", metavar="DIR", help="Directory of the config that --config-name names."
+            "--config-path",
+            "--config-dir",
+            metavar="DIR",
+            help="Directory of the config that --config-name names, or a script's own --config-name.",
         ),
     ] = ""
 

@@ -99,7 +99,8 @@ def _launch(source: str, words: list[str]) -> _Given:
         given.framework = "rltrain"
         return given
     if source.removesuffix(".yaml") in VERLS_OWN and not Path(source).is_file():
-        return _Given(source, words, framework="verl", config_name=source.removesuffix(".yaml"))
+        own = Launch.of_words(words).words
+        return _Given(source, own, framework="verl", config_name=source.removesuffix(".yaml"))
     if _is_line(source):
         return _from_text("<command>", source, words, Path.cwd())
     path = Path(source).expanduser()
@@ -132,6 +133,8 @@ def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Give
                 f"{name}: no command in it starts verl.trainer.main_ppo or `rltrain run`; give one that does"
             )
         flags = Launch.of_words(words)
+        if flags.config_name or flags.config_path:
+            raise ReadError(f"{name} is a config itself; leave --config-name, --config-path and --config-dir out")
         return _Given(name, flags.words, parse(name, text), directory=directory)
     given = _started(name, launch, words, directory)
     if name != "<command>":
