@@ -16,7 +16,8 @@ class Sharding(Struct, frozen=True):
 
     `shard_size`: GPUs that share one copy of the parameters; -1: all of the role's. `sequence_parallel` is Ulysses'.
     `offload_policy` is FSDP2's own CPU offload; `param_offload` and `optimizer_offload` move a role's state to the host
-    while it is idle. The four parallel sizes below are Megatron's.
+    while it is idle. `cpu_optimizer_share`: of the optimizer's state that never leaves the host, where its steps are
+    taken. It and the four parallel sizes are Megatron's.
     """
 
     strategy: str = "fsdp2"
@@ -26,6 +27,7 @@ class Sharding(Struct, frozen=True):
     param_offload: bool = False
     grad_offload: bool = False
     optimizer_offload: bool = False
+    cpu_optimizer_share: float = 0.0
     offload_policy: bool = False
     model_dtype: str = "float32"
     dtype: str = "bfloat16"
