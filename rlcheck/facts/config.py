@@ -315,6 +315,8 @@ class ConfigFacts(Struct, frozen=True):
     """rltrain, verl, or spec."""
     version: str = ""
     """Of the framework, whose defaults were taken."""
+    unsure_keys: str = ""
+    """Why the framework may have other keys than those that are known, in a sentence; "" where it does not."""
     source: str = ""
     spec: RunSpec = RunSpec()
     values: dict[str, Any] = {}
