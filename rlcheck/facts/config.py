@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlcheck.facts.base import Fact, Struct
+from rlcheck.facts.base import Fact, Missing, Struct
 
 
 class Sharding(Struct, frozen=True):
@@ -279,7 +279,8 @@ class ModelFacts(Struct, frozen=True):
     """A model as its directory (or cache snapshot) says. `sizes` is its config.json, overrides applied.
 
     `modules`: names of its linear layers' last parts (q_proj, …) from the weight files' index; `weight_bytes`: of the
-    weight files. `source`: the file that `sizes` was read from, or what was given in its place.
+    weight files. `source`: the file that `sizes` was read from, or what was given in its place. `lacking`: why no
+    file was read, where the sizes are those that rlcheck knows by the model's name.
     """
 
     path: str = ""
@@ -289,6 +290,7 @@ class ModelFacts(Struct, frozen=True):
     auto_map: dict[str, Any] = {}
     modules: Fact[tuple[str, ...]] = Fact()
     weight_bytes: Fact[int] = Fact()
+    lacking: Missing | None = None
     tokenizer: Fact[TokenizerFacts] = Fact()
 
 

@@ -24,8 +24,9 @@ ModelShapeOption = Annotated[
     str,
     typer.Option(
         "--model-shape",
-        metavar="FILE|SIZES",
-        help="Shape of a model whose files are not here: its config.json, or hidden_size=…,num_hidden_layers=…",
+        metavar="FILE|NAME|SIZES",
+        help="Shape of a model whose files are not here: its config.json, the name of a known model, or "
+        "hidden_size=…,num_hidden_layers=…",
     ),
 ]
 StartTimeoutOption = Annotated[
