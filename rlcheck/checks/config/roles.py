@@ -33,7 +33,7 @@ def roles(run: ConfigFacts) -> Iterator[Role]:
 
 
 def known_models(run: ConfigFacts) -> tuple[tuple[tuple[Role, ModelFacts], ...], Missing | None]:
-    """The roles whose model's files are known, and why the first other one's are not: rather what nobody looked at."""
+    """The roles whose model's files are known, and why the first other one's are not: rather what was not looked at."""
     found = tuple((role, role.model.value) for role in roles(run) if why_unread(role) is None and role.model.value)
     lacking = [reason for role in roles(run) if (reason := why_unread(role)) is not None]
     lacking.sort(key=lambda reason: reason.kind is MissingKind.ABSENT)

@@ -162,10 +162,10 @@ def _entropy_jumped(run: RunFacts, spike: Spike) -> str:
 
 
 def _policy_leaps(run: RunFacts, spike: Spike) -> str:
-    curve = curve_of(run, STEP_KL)
-    move = _lasting(curve, spike.step) if curve is not None and spike.role == "actor" else None
-    leaps = move is not None and move.after > max(limit("step_kl"), limit("spike_factor") * abs(move.before))
-    return f"the policy moves by a KL of {move.after:.3g} in a step since, {move.before:.3g} before" if leaps else ""
+    move = _lasting(curve_of(run, STEP_KL), spike.step) if spike.role == "actor" else None
+    if move is None or move.after <= max(limit("step_kl"), limit("spike_factor") * abs(move.before)):
+        return ""
+    return f"the policy moves by a KL of {move.after:.3g} in a step since, {move.before:.3g} before"
 
 
 def _stands_still(run: RunFacts, spike: Spike) -> str:

@@ -40,7 +40,7 @@ def table_records(lines: Iterable[bytes], notes: list[str]) -> Iterator[Record]:
     Yields nothing where LINES are no such table. NOTES gets a line where runs were left out.
     """
     rows = csv.reader(io.StringIO(b"".join(lines).decode("utf-8", errors="replace"), newline=""))
-    header = next(rows, [])
+    header = next(rows, list[str]())
     columns = table_columns(header)
     if not columns:
         return
@@ -69,7 +69,7 @@ def table_columns(header: list[str]) -> dict[int, tuple[str, str]]:
 
 def header_of(first: bytes) -> list[str]:
     """The cells of the FIRST line of a table."""
-    return next(csv.reader([first.decode("utf-8", errors="replace").strip()]), [])
+    return next(csv.reader([first.decode("utf-8", errors="replace").strip()]), list[str]())
 
 
 def _is_number(text: str) -> bool:
