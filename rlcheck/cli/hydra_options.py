@@ -12,23 +12,27 @@ _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/]*=.*", re.S)
 
 
 def named(source: SourceRequest) -> tuple[str, tuple[str, ...]]:
-    """Return CONFIG and overrides, for a config that is named by Hydra's `--config-name` as a line that would start it.
+    """Return CONFIG and overrides; Hydra's `--config-name` and `--config-path` are among the overrides of a script.
 
-    CONFIG is an override then: `rlcheck config --config-name ppo_trainer a=b`.
+    Without CONFIG they are a line that would start the config that they name. A CONFIG that is `key=value` and no file
+    is an override then: `rlcheck config --config-name ppo_trainer a=b`.
     """
     config, name, path = source.config, source.config_name, source.config_path
-    if not name and not path:
-        return config, source.overrides
-    words = ["python", "-m", "verl.trainer.main_ppo"]
-    words += [f"--config-path={os.path.abspath(path)}"] if path else []
-    words += [f"--config-name={name}"] if name else []
+    flags = [f"--config-path={os.path.abspath(path)}"] if path else []
+    flags += [f"--config-name={name}"] if name else []
+    if not flags or (config and not _is_override(config)):
+        return config, (*flags, *source.overrides)
+    words = ["python", "-m", "verl.trainer.main_ppo", *flags]
     return shlex.join(words), (*((config,) if config else ()), *source.overrides)
 
 
 def sorted_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Files, and overrides of the config: `key=value` that is no file."""
-    is_override = {word: bool(_OVERRIDE.fullmatch(word)) and not os.path.exists(word) for word in words}
     return (
-        tuple(word for word in words if not is_override[word]),
-        tuple(word for word in words if is_override[word]),
+        tuple(word for word in words if not _is_override(word)),
+        tuple(word for word in words if _is_override(word)),
     )
+
+
+def _is_override(word: str) -> bool:
+    return bool(_OVERRIDE.fullmatch(word)) and not os.path.exists(word)

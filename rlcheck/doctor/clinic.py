@@ -16,6 +16,7 @@ from rlcheck import __version__, judging
 from rlcheck.check import Check
 from rlcheck.checks import builtin_checks, family_checks
 from rlcheck.doctor.plugins import Plugin, load_plugins
+from rlcheck.doctor.run_fixes import in_own_words
 from rlcheck.doctor.settings import Settings, waivers
 from rlcheck.errors import UserError
 from rlcheck.facts.base import MissingKind, why_missing
@@ -124,7 +125,11 @@ def examine(
     """
     ignored, notes = waived(doctor, settings, ignore)
     found = tuple(
-        f for facts in nodes for f in judging.judge(facts, measured(checks, facts, named), doctor.library, ignored)
+        finding
+        for facts in nodes
+        for finding in in_own_words(
+            judging.judge(facts, measured(checks, facts, named), doctor.library, ignored), facts
+        )
     )
     return make_report(doctor, nodes, found, command=command, strict=strict or settings.strict, started=started,
                        notes=notes)  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlcheck.facts.base import Fact, Struct
+from rlcheck.facts.base import Fact, Missing, Struct
 
 
 class Sharding(Struct, frozen=True):
@@ -16,7 +16,8 @@ class Sharding(Struct, frozen=True):
 
     `shard_size`: GPUs that share one copy of the parameters; -1: all of the role's. `sequence_parallel` is Ulysses'.
     `offload_policy` is FSDP2's own CPU offload; `param_offload` and `optimizer_offload` move a role's state to the host
-    while it is idle. The four parallel sizes below are Megatron's.
+    while it is idle. `cpu_optimizer_share`: of the optimizer's state that never leaves the host, where its steps are
+    taken. It and the four parallel sizes are Megatron's.
     """
 
     strategy: str = "fsdp2"
@@ -26,6 +27,7 @@ class Sharding(Struct, frozen=True):
     param_offload: bool = False
     grad_offload: bool = False
     optimizer_offload: bool = False
+    cpu_optimizer_share: float = 0.0
     offload_policy: bool = False
     model_dtype: str = "float32"
     dtype: str = "bfloat16"
@@ -277,7 +279,8 @@ class ModelFacts(Struct, frozen=True):
     """A model as its directory (or cache snapshot) says. `sizes` is its config.json, overrides applied.
 
     `modules`: names of its linear layers' last parts (q_proj, …) from the weight files' index; `weight_bytes`: of the
-    weight files. `source`: the file that `sizes` was read from, or what was given in its place.
+    weight files. `source`: the file that `sizes` was read from, or what was given in its place. `lacking`: why no
+    file was read, where the sizes are those that rlcheck knows by the model's name.
     """
 
     path: str = ""
@@ -287,6 +290,7 @@ class ModelFacts(Struct, frozen=True):
     auto_map: dict[str, Any] = {}
     modules: Fact[tuple[str, ...]] = Fact()
     weight_bytes: Fact[int] = Fact()
+    lacking: Missing | None = None
     tokenizer: Fact[TokenizerFacts] = Fact()
 
 
@@ -313,6 +317,8 @@ class ConfigFacts(Struct, frozen=True):
     """rltrain, verl, or spec."""
     version: str = ""
     """Of the framework, whose defaults were taken."""
+    unsure_keys: str = ""
+    """Why the framework may have other keys than those that are known, in a sentence; "" where it does not."""
     source: str = ""
     spec: RunSpec = RunSpec()
     values: dict[str, Any] = {}

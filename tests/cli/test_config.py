@@ -33,10 +33,12 @@ trainer: {nnodes: 1, n_gpus_per_node: 8}
 """
 
 
-def rlcheck(*words: str, cwd: Path | None = None, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rlcheck", "config", *words]
+def rlcheck(
+    *words: str, cwd: Path | None = None, given: str = "", command: tuple[str, ...] = ("config",)
+) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "rlcheck", *command, *words]
     environ = {"PATH": "/usr/bin:/bin", "COLUMNS": "80", "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
-    return subprocess.run(command, cwd=cwd, input=given, env=environ, capture_output=True, text=True, timeout=60)
+    return subprocess.run(line, cwd=cwd, input=given, env=environ, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture
@@ -110,6 +112,7 @@ def test_recipes_are_healthy(recipe: str) -> None:
         (["ppo_trainer", "--framework", "trl"], "--framework"),
         (["ppo_trainer", "--facts", "x.json"], "leave CONFIG out"),
         (["ppo_trainer", "--select", "CFG999"], "CFG999"),
+        ([str(ROOT / "rlcheck/data/verl_keys.json"), "--config-dir", "."], "leave --config-name"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(words: list[str], said: str) -> None:
@@ -117,6 +120,31 @@ def test_what_cannot_be_read_is_one_line(words: list[str], said: str) -> None:
     assert (done.returncode, done.stdout) == (2, ""), done.stdout
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["config", "memory-profile"])
+@pytest.mark.parametrize("flags", [(), ("--config-name", "mine")])
+def test_a_script_is_read_against_the_directory_that_is_given(
+    broken: Path, tmp_path: Path, command: str, flags: tuple[str, ...]
+) -> None:
+    (tmp_path / "there").mkdir()
+    broken.rename(tmp_path / "there" / "mine.yaml")
+    (tmp_path / "here").mkdir()
+    script = tmp_path / "here" / "run.sh"
+    name = "other" if flags else "mine"
+    script.write_text(f"python3 -m verl.trainer.main_ppo --config-path=$HERE --config-name={name} trainer.nnodes=2\n")
+    words = (command, str(script), *flags, "--format", "json")
+    shape = "hidden_size=64,num_hidden_layers=2,num_attention_heads=2,vocab_size=9,intermediate_size=64"
+    machine = ("--gpu", "H200", "--model-shape", shape, "actor_rollout_ref.rollout.tensor_model_parallel_size=4")
+    words += machine if command == "memory-profile" else ("--no-fs",)
+    with_it = rlcheck("--config-dir", str(tmp_path / "there"), "--record", "facts.json", cwd=tmp_path, command=words)
+    assert with_it.stderr.startswith("wrote facts.json"), with_it.stderr
+    recorded = json.loads((tmp_path / "facts.json").read_text())
+    read = recorded["nodes"][0]["config"]["value"]["spec"]
+    assert (read["nodes"], read["algorithm"]["adv_estimator"]) == (2, "grpo")
+    without = rlcheck(cwd=tmp_path, command=words)
+    assert without.returncode == 2
+    assert "give its directory by --config-dir" in without.stderr
 
 
 def test_an_engine_that_the_framework_does_not_have(broken: Path) -> None:

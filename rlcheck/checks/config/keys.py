@@ -26,6 +26,14 @@ def _line(problem: KeyProblem) -> str:
     return f"{at(problem.place)}: {problem.key}: {problem.message}{instead}"
 
 
+def _by_key(run: ConfigFacts, found: list[tuple[Severity, KeyProblem]], expected: str, well: str) -> Verdict:
+    """The same for what rests on the table of keys: a warning at most where the framework may have others."""
+    if not run.unsure_keys:
+        return _verdict(found, expected, well)
+    unsure: list[tuple[Severity, KeyProblem]] = [("warn" if how == "fail" else how, one) for how, one in found]
+    return _verdict(unsure, f"{expected} ({run.unsure_keys})", well)
+
+
 def _verdict(found: list[tuple[Severity, KeyProblem]], expected: str, well: str) -> Verdict:
     """As bad as the worst; each key with its place."""
     if not found:
@@ -67,14 +75,15 @@ def unknown_keys(facts: Facts) -> Verdict:
 
     What it does:
         Compares with the keys of the chosen verl release, with rltrain's schema, or with the fields of RunSpec. A verl
-        key that is added with a leading + is only doubted when it resembles another one.
+        key that is added with a leading + is only doubted when it resembles another one. Of a release that is not
+        known, and of a recipe with keys of its own, an unknown key is a warning.
 
     Why it matters:
         A misspelt override stops the launch ("Could not override … Key … is not in struct"); a misspelt key in a file
         of verl is merged without a word, and the run trains with the default.
     """
     run = config_of(facts)
-    return _verdict(list(_unknown(run)), f"keys of {who(run)}", "every key is known")
+    return _by_key(run, list(_unknown(run)), f"keys of {who(run)}", "every key is known")
 
 
 @check("CFG002", "No key has moved to another place", needs=("config",), playbook="config-unknown-key",
@@ -94,7 +103,7 @@ def moved_keys(facts: Facts) -> Verdict:
         ("fail" if is_verl(run) and problem.place.text and not problem.place.text.startswith("+") else "warn", problem)
         for problem in _of(run, "moved")
     ]
-    return _verdict(found, f"keys where {who(run)} has them", "no key has moved")
+    return _by_key(run, found, f"keys where {who(run)} has them", "no key has moved")
 
 
 @check("CFG003", "No key is deprecated", needs=("config",), playbook="config-unknown-key",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rlcheck.check import Verdict, check, passed, skip
 from rlcheck.checks.config.limits import native_models, run_limits
-from rlcheck.checks.config.roles import Role, is_local, is_remote, known_models, roles, tokenizer_of
+from rlcheck.checks.config.roles import Role, is_local, is_remote, known_models, roles, tokenizer_of, why_unread
 from rlcheck.checks.config.say import Case, conclude, config_of, name_of, unclear
-from rlcheck.facts.base import Missing, MissingKind, why_missing
+from rlcheck.facts.base import Missing, MissingKind
 from rlcheck.facts.config import ConfigFacts, ModelFacts
 from rlcheck.facts.document import Facts
 
@@ -30,7 +30,7 @@ def model_found(facts: Facts) -> Verdict:
         return passed("the config makes its own model")
     looked, cases, blind = 0, list[Case](), None
     for role in roles(run):
-        path, missing = role.spec.model.path, why_missing(role.model)
+        path, missing = role.spec.model.path, why_unread(role)
         if missing is None:
             looked += 1
         elif path is not None and is_remote(path):

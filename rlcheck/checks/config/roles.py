@@ -33,11 +33,16 @@ def roles(run: ConfigFacts) -> Iterator[Role]:
 
 
 def known_models(run: ConfigFacts) -> tuple[tuple[tuple[Role, ModelFacts], ...], Missing | None]:
-    """The roles whose model is known, and why the first other one is not: rather what could not be looked at."""
-    found = tuple((role, role.model.value) for role in roles(run) if role.model.value is not None)
-    lacking = [reason for role in roles(run) if (reason := why_missing(role.model)) is not None]
+    """The roles whose model's files are known, and why the first other one's are not: rather what was not looked at."""
+    found = tuple((role, role.model.value) for role in roles(run) if why_unread(role) is None and role.model.value)
+    lacking = [reason for role in roles(run) if (reason := why_unread(role)) is not None]
     lacking.sort(key=lambda reason: reason.kind is MissingKind.ABSENT)
     return found, lacking[0] if lacking else None
+
+
+def why_unread(role: Role) -> Missing | None:
+    """Why the files of ROLE's model are not known, whatever is known of its sizes."""
+    return why_missing(role.model) if role.model.value is None else role.model.value.lacking
 
 
 def tokenizer_of(model: ModelFacts) -> TokenizerFacts | None:

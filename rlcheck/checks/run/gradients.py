@@ -16,7 +16,7 @@ from rlcheck.checks.run.settings import (
     key_in_use,
     override,
 )
-from rlcheck.checks.run.spikes import Spike, harm_of, is_held, spikes_of
+from rlcheck.checks.run.spikes import TRL_CLIP, Spike, harm_of, is_held, spikes_of
 from rlcheck.checks.run.steps import broken_since, half_rate
 from rlcheck.checks.run.trend import rank_correlation
 from rlcheck.facts.document import Facts
@@ -26,6 +26,8 @@ from rlcheck.measure.run.look import median, slope, smooth
 
 _LEAST_POINTS = 4
 _USUAL_CLIP = 1.0
+_WORTH_KEEPING = 10
+"""Steps before a spike for which one goes back to a checkpoint and does not start over."""
 _GROWS = "A norm that grows comes before a policy that breaks: engine and trainer disagree, or the steps are too large."
 
 
@@ -36,9 +38,10 @@ def spike_is_held(facts: Facts) -> Verdict:
     """Looks for single steps with a gradient far above the usual one, and whether the clip held them.
 
     What it does:
-        Finds steps whose gradient norm is over ten times the median of the steps before. One that the run's clip cuts
-        down is no harm. One that is not cut fails when reward, entropy or the policy's steps changed for the worse
-        there, and warns when it is a hundred times the usual one.
+        Among steps that had something to learn from, finds those whose gradient norm is over ten times the median of
+        the steps before and far above the longest tenth around. One that the run's clip cuts down is no harm. One that
+        is not cut fails when reward, entropy or the policy's steps changed for the worse there and stayed so, and
+        warns when it is a hundred times the usual one.
 
     Why it matters:
         One batch of bad samples can undo all that was learned; Adam remembers its size for a thousand steps more.
@@ -73,6 +76,8 @@ def _spike_verdict(run: RunFacts, spike: Spike, harm: tuple[str, ...], loose: li
     keys = GRAD_CLIP if spike.role == "actor" else CRITIC_GRAD_CLIP
     said, most = clip_of(run, keys)
     held = f"clipped at {most:g}" if most is not None else "not clipped" if said else "whether clipped is not known"
+    if not said and run.framework == "trl":
+        held = f"TRL clips at {TRL_CLIP:g} unless max_grad_norm says otherwise"
     times = spike.norm / spike.usual
     found = f"{spike.norm:.3g} at step {spike.step} ({times:.0f} times as long, {held})"
     more = {
@@ -84,6 +89,7 @@ def _spike_verdict(run: RunFacts, spike: Spike, harm: tuple[str, ...], loose: li
         "evidence": (proof(spike.metric, f"{spike.norm:.4g}", spike.step),),
         "params": {
             "step": str(spike.step),
+            **({"resume": str(spike.step)} if harm and spike.step - run.first_step >= _WORTH_KEEPING else {}),
             **(override(run, key_in_use(run, keys), _USUAL_CLIP) if most != _USUAL_CLIP else {}),
         },
     }

@@ -25,7 +25,7 @@ from rlcheck.checks.run.endings import (
     share_at_limit,
     with_length,
 )
-from rlcheck.checks.run.settings import override
+from rlcheck.checks.run.settings import kind_of_model, override
 from rlcheck.checks.run.trend import rewards_of, rise
 from rlcheck.facts.document import Facts
 from rlcheck.facts.run import RunFacts
@@ -41,6 +41,8 @@ _WHOLE = "room for whole answers"
 _NEAR_BEST = 0.2
 _ENDED, _EARLIER = 0.05, 3
 """The least share of answers that end by themselves, in that many steps before none does any more."""
+_SHORT, _USUAL_LIMIT = 64, 512
+"""Tokens: a limit that holds a sentence or two, and verl's default."""
 _TINY = 32
 """Tokens: an answer to a limit below this often has just the length that is right."""
 
@@ -83,8 +85,16 @@ def answers_end(facts: Facts) -> Verdict:
         f"{words}{f' ({key}={value})' if key else ''}",
         details=(*_goes_on(run), *drawn(run, SHORTEST, CLIPPED, *REWARD[:1])),
         evidence=(proof(SHORTEST, words, long[0], long[-1]), *_setting_evidence(key, value)),
-        params=_release(run, key),
+        params=_release(run, key) if key else _more_room(run, bound),
     )
+
+
+def _more_room(run: RunFacts, bound: Bound) -> dict[str, str]:
+    """A usual limit in place of one that hardly any answer fits in; a toy's answers are as short as its limit."""
+    if bound.tokens > _SHORT or kind_of_model(run) == "tiny" or _goes_on(run):
+        return {}
+    room = override(run, LIMIT, _USUAL_LIMIT)
+    return {"tokens": f"{bound.tokens:.0f}", "room": room["override"]} if room else {}
 
 
 def _kept_from_ending(run: RunFacts) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import re
 
 from rlcheck.checks.run.common import number_setting, round_up, setting
 from rlcheck.facts.run import RunFacts
+from rlcheck.measure.run.names import worded
 
 LR = "actor_rollout_ref.actor.optim.lr"
 CRITIC_LR = "critic.optim.lr"
@@ -23,11 +24,9 @@ _USUAL_LR = {"full": 1e-6, "lora": 1e-5, "tiny": 1e-3}
 
 
 def override(run: RunFacts, key: str, value: object) -> dict[str, str]:
-    """The playbook's parameter `override`; empty for a framework whose keys are not verl's."""
-    if run.framework not in ("rltrain", "verl", ""):
-        return {}
-    text = round_up(value) if isinstance(value, float) else str(value)
-    return {"override": f"{key}={text}"}
+    """The playbook's parameter `override`, in the framework's words; empty where it has no such setting."""
+    text = worded(run.framework, f"{key}={round_up(value) if isinstance(value, float) else value}")
+    return {"override": text} if text else {}
 
 
 def kind_of_model(run: RunFacts) -> str:

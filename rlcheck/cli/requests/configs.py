@@ -24,8 +24,9 @@ ModelShapeOption = Annotated[
     str,
     typer.Option(
         "--model-shape",
-        metavar="FILE|SIZES",
-        help="Shape of a model whose files are not here: its config.json, or hidden_size=…,num_hidden_layers=…",
+        metavar="FILE|NAME|SIZES",
+        help="Shape of a model whose files are not here: its config.json, the name of a known model, or "
+        "hidden_size=…,num_hidden_layers=…",
     ),
 ]
 StartTimeoutOption = Annotated[
@@ -50,12 +51,18 @@ class SourceRequest:
     ] = ""
     overrides: OverridesArgument = ()
     config_name: Annotated[
-        str, typer.Option("--config-name", metavar="NAME", help="Name of the config, as given to verl.")
+        str,
+        typer.Option(
+            "--config-name", metavar="NAME", help="Name of the config, as given to verl; overrides a script's."
+        ),
     ] = ""
     config_path: Annotated[
         str,
         typer.Option(
-            "--config-path", "--config-dir", metavar="DIR", help="Directory of the config that --config-name names."
+            "--config-path",
+            "--config-dir",
+            metavar="DIR",
+            help="Directory of the config that --config-name names, or a script's own --config-name.",
         ),
     ] = ""
 

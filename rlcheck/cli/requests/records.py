@@ -41,7 +41,8 @@ class RunRequest:
         str,
         typer.Argument(
             metavar="[RUN_DIR]",
-            help="Directory of a run, or its metrics: JSONL, TensorBoard events, trainer_state.json.",
+            help="Directory of a run, or its metrics: JSONL, TensorBoard events, trainer_state.json, "
+            "verl's console log, a CSV of W&B.",
         ),
     ] = ""
     watch: Annotated[

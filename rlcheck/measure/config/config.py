@@ -21,6 +21,8 @@ class Config:
     problems: list[KeyProblem] = field(default_factory=list[KeyProblem])
     notes: list[str] = field(default_factory=list[str])
     fallbacks: list[str] = field(default_factory=list[str])
+    unsure_keys: str = ""
+    """Why the keys may be others than those that are known; "" where they are not."""
     engine: str = "dp"
     """verl's model engine."""
 

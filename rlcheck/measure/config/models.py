@@ -17,6 +17,7 @@ from rlcheck.facts.config import ModelFacts, ModelUse, RunSpec
 from rlcheck.measure.config.config import Config
 from rlcheck.measure.config.document import parse, scalar_of
 from rlcheck.measure.config.errors import ReadError
+from rlcheck.measure.config.model_table import checked, sizes_by_name
 from rlcheck.measure.config.mounts import DEADLINE_S, file_size, hangs
 from rlcheck.measure.config.tokenizers import tokenizer_in
 from rlcheck.measure.config.trees import recordable
@@ -40,7 +41,8 @@ def models_of(config: Config, spec: RunSpec, *, look: bool, shape: str) -> dict[
     Args:
         config: for the sizes of rltrain's toy model.
         look: whether the disk may be looked at; if not, only SHAPE and the toy's sizes say anything.
-        shape: file with sizes, or `hidden_size=896,…`, for the actor's model and those that are the same.
+        shape: file with sizes, `hidden_size=896,…`, or the name of a model that rlcheck knows, for the actor's model
+            and those that are the same.
 
     Raises:
         ReadError: SHAPE is neither.
@@ -62,6 +64,9 @@ def models_of(config: Config, spec: RunSpec, *, look: bool, shape: str) -> dict[
         else:
             mark = msgspec.json.encode(use).decode()
             found[name] = read[mark] = read.get(mark) or _read(use, look)
+            model = found[name].value
+            if model is not None and model.lacking is not None:
+                config.fallbacks.append(f"the sizes of {model.path} are those of {model.source}")
     return found
 
 
@@ -103,11 +108,13 @@ def _shape(text: str) -> _Shape:
         except (OSError, UnicodeDecodeError) as error:
             raise ReadError(f"--model-shape: {path} cannot be read: {error}") from None
         return _Shape(sizes, str(path))
+    if (sizes := sizes_by_name(text)) is not None:
+        return _Shape(sizes, f"rlcheck's table of models, {checked()}")
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(equals and name.strip() for name, equals, _ in pairs):
         raise ReadError(
-            f"--model-shape: no file {path.absolute()}; give a config.json, or sizes such as "
-            "hidden_size=896,num_hidden_layers=24,num_attention_heads=14,vocab_size=151936"
+            f"--model-shape: no file {path.absolute()}; give a config.json, a model such as Qwen/Qwen2.5-7B, or sizes "
+            "such as hidden_size=896,num_hidden_layers=24,num_attention_heads=14,vocab_size=151936"
         )
     return _Shape({name.strip(): scalar_of(value.strip()) for name, _, value in pairs}, "--model-shape")
 
@@ -137,6 +144,28 @@ def _overridden(sizes: dict[str, Any], override: Mapping[str, Any]) -> dict[str,
 
 
 def _read(use: ModelUse, look: bool) -> Fact[ModelFacts]:
+    """The model as its files say; without them, its sizes as `rlcheck/data/models.json` has them."""
+    found = _on_disk(use, look)
+    sizes = sizes_by_name(use.path or "") if found.value is None else None
+    if sizes is None:
+        return found
+    source = f"rlcheck's table of models, {checked()}"
+    sizes = _overridden(sizes, use.override)
+    unread: Fact[Any] = Fact(missing=found.missing)
+    return known(
+        ModelFacts(
+            path=use.path or "",
+            source=source,
+            sizes=sizes,
+            modules=unread,
+            weight_bytes=unread,
+            tokenizer=unread,
+            lacking=found.missing,
+        )
+    )
+
+
+def _on_disk(use: ModelUse, look: bool) -> Fact[ModelFacts]:
     assert use.path is not None
     if not look:
         return missing(MissingKind.NOT_COLLECTED, "the disk was not looked at; give --model-shape")

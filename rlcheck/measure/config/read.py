@@ -41,7 +41,7 @@ def read_run(
 
     Args:
         source: path of a YAML; `-` (standard input); a recipe of rltrain; a shell script, or a pasted line, that starts
-            verl's `main_ppo` or `rltrain run`; a name of verl's own configs; a file of `RunSpec` fields.
+            verl's `main_ppo`, a recipe over it, or `rltrain run`; a name of verl's own configs; a file of `RunSpec`.
         overrides: `key=value`, applied last; `--config-name`, `--config-path` and `--config-dir` of Hydra are read too.
         framework: auto, rltrain, verl (also `verl@0.8.0`) or spec.
         verl_version: whose defaults to take; "": the newest that is known.
@@ -73,7 +73,14 @@ def read_run(
         directory=given.directory if look else None,
         environ=environ,
     )
+    if given.recipe:
+        config.unsure_keys = "; ".join(filter(None, (config.unsure_keys, _extends(given, config.version))))
     return _facts(config, spec_of(config), given, look, model_shape)
+
+
+def _extends(given: _Given, version: str) -> str:
+    lost = f"; its {given.config_file} is not here, --config-dir gives it" if given.config_file else ""
+    return f"{given.recipe} is read as main_ppo of verl {version}, whose config it extends{lost}"
 
 
 class _Given(msgspec.Struct):
@@ -85,6 +92,9 @@ class _Given(msgspec.Struct):
     framework: str = ""
     config_name: str = ""
     directory: Path | None = None
+    recipe: str = ""
+    config_file: str = ""
+    """Of a recipe: the file that it starts from, where that is not here."""
     notes: tuple[str, ...] = ()
     script: Script | None = None
 
@@ -99,7 +109,8 @@ def _launch(source: str, words: list[str]) -> _Given:
         given.framework = "rltrain"
         return given
     if source.removesuffix(".yaml") in VERLS_OWN and not Path(source).is_file():
-        return _Given(source, words, framework="verl", config_name=source.removesuffix(".yaml"))
+        own = Launch.of_words(words).words
+        return _Given(source, own, framework="verl", config_name=source.removesuffix(".yaml"))
     if _is_line(source):
         return _from_text("<command>", source, words, Path.cwd())
     path = Path(source).expanduser()
@@ -119,7 +130,7 @@ def _is_line(source: str) -> bool:
     """Whether SOURCE is a command itself, not a path."""
     return (
         any(sign in source for sign in " \n\t")
-        and any(word in source for word in ("main_ppo", "rltrain", "="))
+        and any(word in source for word in ("main", "rltrain", "sft_trainer", "="))
         and ("\n" in source or not os.path.exists(source))
     )
 
@@ -132,6 +143,8 @@ def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Give
                 f"{name}: no command in it starts verl.trainer.main_ppo or `rltrain run`; give one that does"
             )
         flags = Launch.of_words(words)
+        if flags.config_name or flags.config_path:
+            raise ReadError(f"{name} is a config itself; leave --config-name, --config-path and --config-dir out")
         return _Given(name, flags.words, parse(name, text), directory=directory)
     given = _started(name, launch, words, directory)
     if name != "<command>":
@@ -143,6 +156,7 @@ def _started(name: str, launch: Launch, words: list[str], directory: Path) -> _G
     """A command found in a script: what it starts from, and its overrides before those of the command line."""
     flags = Launch.of_words(words)
     given = _Given(name, [*launch.words, *flags.words], framework=launch.framework, notes=launch.notes)
+    given.recipe = launch.recipe
     config_name = (flags.config_name or launch.config_name).removesuffix(".yaml")
     folder = flags.config_path or launch.config_path
     if launch.framework == "rltrain":
@@ -153,6 +167,10 @@ def _started(name: str, launch: Launch, words: list[str], directory: Path) -> _G
     if not config_name or config_name in VERLS_OWN:
         return given
     path = _beside(config_name, folder, directory)
+    if path is None and launch.recipe and not flags.config_path:
+        given.config_file = f"{config_name}.yaml"
+        given.config_name = "ppo_megatron_trainer" if "megatron" in config_name else "ppo_trainer"
+        return given
     if path is None:
         where = f" in {folder}" if folder else ""
         raise ReadError(
@@ -183,6 +201,7 @@ def _facts(config: Config, spec: RunSpec, given: _Given, look: bool, model_shape
     facts = ConfigFacts(
         framework=config.framework,
         version=config.version,
+        unsure_keys=config.unsure_keys,
         source=config.source,
         spec=spec,
         values=config.values,

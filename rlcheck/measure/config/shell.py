@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
+from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.overrides import is_override
 from rlcheck.measure.config.shell_words import Word, expand, statements
 
 _VERL = re.compile(r"verl\.trainer\.main_ppo\w*|(?:.*/)?main_ppo\w*\.py")
+# Modules that train with a config of their own over verl's, and modules of verl that train without RL, or not at all.
+_RECIPE = re.compile(
+    r"(?:verl\.)?(?:recipe|experimental)\.(?:\w+\.)+(?:main_\w+|\w+_main|\w+_main_ppo)"
+    r"|(?:.*/)?(?:recipe|experimental)/(?:[\w-]+/)+(?:main_\w+|\w+_main|\w+_main_ppo)\.py|(?:.*/)?main_dapo\.py"
+)
+_NO_RL = re.compile(r"(?:.*[./])?(?:(?:\w+_)?sft_trainer\w*|main_(?:eval|generation)\w*)(?:\.py)?")
 # Options of the launchers of the command, and of Hydra, that take a word of their own.
 _HYDRA = {
     "--config-name": "config_name",
@@ -34,6 +42,8 @@ class Launch:
     words: list[str] = field(default_factory=list[str])
     config_name: str = ""
     config_path: str = ""
+    recipe: str = ""
+    """The module that was started, where that is none of verl's own trainers but one that extends them."""
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -61,12 +71,17 @@ class _Seen(NamedTuple):
 
 
 def launch_in(name: str, text: str) -> Launch | None:
-    """The first command in TEXT that starts a run; None where there is none, as in a YAML file."""
-    if "main_ppo" not in text and "rltrain" not in text:
+    """The first command in TEXT that starts a run; None where there is none, as in a YAML file.
+
+    Raises:
+        ReadError: the only command that starts anything of verl's starts no RL run.
+    """
+    if not any(word in text for word in ("main", "rltrain", "sft_trainer")):
         return None
     seen = _Seen({}, {}, set(), set())
     notes: list[str] = []
     found: Launch | None = None
+    other = ""
     for words, conditional in statements(text):
         if found is None and (start := _start(words)) is not None:
             found = _command(words, start, seen, notes)
@@ -76,17 +91,28 @@ def launch_in(name: str, text: str) -> Launch | None:
             notes.append(f"{name} starts more than one run; the first was read")
             break
         else:
+            other = other or _no_rl(words)
             _assign(words, seen, conditional)
+    if found is None and other:
+        raise ReadError(f"{name}: {other} is no RL run (fine-tuning or evaluation); give a script of an RL run")
     if found is not None:
         found.notes = tuple(dict.fromkeys(notes))
     return found
 
 
+def _no_rl(words: list[Word]) -> str:
+    """The module that WORDS start, if it is one that trains without RL or not at all; "" otherwise."""
+    for before, word in pairwise(words):
+        if (before.text == "-m" or word.text.endswith(".py")) and _NO_RL.fullmatch(word.text):
+            return word.text
+    return ""
+
+
 def _start(words: list[Word]) -> int | None:
-    """Where the command begins: behind `main_ppo`, or behind `rltrain run`."""
+    """Where the command begins: behind `main_ppo` or what extends it, or behind `rltrain run`."""
     for number, word in enumerate(words):
         plain = word.text
-        if _VERL.fullmatch(plain):
+        if _VERL.fullmatch(plain) or (_RECIPE.fullmatch(plain) and not _NO_RL.fullmatch(plain)):
             return number
         if plain.rsplit("/", 1)[-1] == "rltrain" and number + 1 < len(words) and words[number + 1].text == "run":
             return number
@@ -104,6 +130,7 @@ def _command(words: list[Word], start: int, seen: _Seen, notes: list[str]) -> La
         expanded += values
     launch = Launch.of_words(expanded)
     launch.framework = "rltrain" if rltrain else "verl"
+    launch.recipe = "" if _RECIPE.fullmatch(words[start].text) is None else words[start].text
     stray = [word for word in launch.words if not is_override(word)]
     launch.words = [word for word in launch.words if is_override(word)]
     if rltrain:

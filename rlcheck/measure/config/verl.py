@@ -10,6 +10,7 @@ from rlcheck.measure.config import verl_data, verl_keys
 from rlcheck.measure.config.compose import Layers, compose
 from rlcheck.measure.config.config import Config, shown
 from rlcheck.measure.config.document import Document
+from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.interpolate import MISSING, Resolver
 from rlcheck.measure.config.overrides import Override, read_overrides
 from rlcheck.measure.config.trees import (
@@ -52,7 +53,7 @@ def read_verl(
     overrides, problems = read_overrides(words, hydra=True, groups=_GROUPS)
     config = Config("verl", source, version=known, problems=problems)
     if version and version != known:
-        config.notes.append(f"verl {version} is not known; read with the defaults of {known}")
+        config.unsure_keys = f"verl {version} is not known, read as {known}"
     layers = compose(document, directory) if document is not None else Layers()
     config.problems += layers.problems
     config.notes += layers.notes
@@ -71,7 +72,14 @@ def read_verl(
 
 
 def _version(version: str) -> str:
+    """The release that is read for VERSION: itself, or the nearest that is known.
+
+    Raises:
+        ReadError: it is no version.
+    """
     known = verl_data.versions()
+    if version and not _number(version):
+        raise ReadError(f"--framework verl@{version}: no version; known are {', '.join(known)}")
     if not version or version in known:
         return version or known[0]
     older = [name for name in known if _number(name) <= _number(version)]

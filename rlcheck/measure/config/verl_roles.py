@@ -164,6 +164,7 @@ def sharding(config: Config, role: str, section: str) -> Sharding:
         # FSDP's gradients go with the parameters; Megatron has a buffer of its own for them.
         grad_offload=pick.flag(f"{section}.grad_offload", offload),
         optimizer_offload=pick.flag(f"{section}.optimizer_offload"),
+        cpu_optimizer_share=_cpu_optimizer_share(config, role) if megatron else 0.0,
         # FSDP keeps a model that only reads on the host, whatever the config says (transformer_impl.py).
         offload_policy=pick.flag(f"{section}.offload_policy") or (forward_only and config.engine == "dp"),
         model_dtype=pick.dtype(f"{section}.model_dtype", computes if megatron else "float32"),
@@ -175,6 +176,15 @@ def sharding(config: Config, role: str, section: str) -> Sharding:
         context_parallel=_size(config, section, "context_parallel_size"),
         expert_parallel=_size(config, section, "expert_model_parallel_size", "expert_parallel_size"),
     )
+
+
+def _cpu_optimizer_share(config: Config, role: str) -> float:
+    """The share of Adam's state that Megatron keeps on the host (its OptimizerConfig, whose share is 0 by default)."""
+    given = config.pick.mapping(f"{role}.optim.override_optimizer_config")
+    share = given.get("optimizer_offload_fraction", 0.0)
+    if given.get("optimizer_cpu_offload") is not True or not isinstance(share, int | float):
+        return 0.0
+    return min(max(float(share), 0.0), 1.0)
 
 
 def _shard_size(config: Config, section: str) -> int:

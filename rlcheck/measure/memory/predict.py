@@ -104,6 +104,9 @@ def plan_of(run: ConfigFacts, gpu: Gpu) -> Plan:
             notes.append(f"{error}: counted as the actor's")
             shape = policy
         roles.append(role_memory(role, shape, spec.nodes * spec.gpus_per_node))
+    actor = run.models["actor"].value
+    if actor is not None and actor.lacking is not None:
+        notes.append(f"the sizes of {actor.path} are those of {actor.source}; --model-shape gives others")
     if spec.actor.sharding.strategy in MEGATRON:
         notes.append("Megatron's memory is counted from its documentation, and held against no measurement")
     if not policy.exact:

@@ -23,7 +23,7 @@ _COPY = 2.0
 class RoleMemory:
     """One role on one GPU. Sizes in bytes of this GPU's share.
 
-    `where_idle`: weights and optimizer that stay on the GPU while another role works; the rest is on the host.
+    `optimizer_on_cpu` never is on the GPU; `optimizer` may wait on the host while another role works.
     """
 
     spec: RoleSpec
@@ -34,11 +34,18 @@ class RoleMemory:
     weights: int
     gradients: int
     optimizer: int
+    optimizer_on_cpu: int = 0
 
     @property
     def name(self) -> str:
         """Of the role."""
         return self.spec.name
+
+    @property
+    def _keeps_gradients(self) -> bool:
+        """Megatron's buffer of gradients leaves with the parameters (verl's offload_megatron_model_to_cpu) or stays."""
+        shards = self.spec.sharding
+        return self.gradients > 0 and shards.strategy in MEGATRON and not shards.param_offload
 
     def idle(self) -> list[Owner]:
         """What is on the GPU while another role works."""
@@ -46,6 +53,8 @@ class RoleMemory:
         if shards.offload_policy:
             return []
         owners = [] if shards.param_offload else [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
+        if self._keeps_gradients:
+            owners.append(Owner(kind="gradients", role=self.name, num_bytes=self.gradients))
         if self.optimizer and not shards.optimizer_offload:
             owners.append(Owner(kind="optimizer", role=self.name, num_bytes=self.optimizer))
         return owners
@@ -56,7 +65,7 @@ class RoleMemory:
         if shards.offload_policy:
             return []
         owners = [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
-        if training:
+        if training or self._keeps_gradients:
             owners.append(Owner(kind="gradients", role=self.name, num_bytes=self.gradients))
         if self.optimizer and (training or not shards.optimizer_offload):
             owners.append(Owner(kind="optimizer", role=self.name, num_bytes=self.optimizer))
@@ -67,7 +76,8 @@ class RoleMemory:
         shards = self.spec.sharding
         if shards.offload_policy:
             return self.weights + self.gradients + self.optimizer
-        return (self.weights if shards.param_offload else 0) + (self.optimizer if shards.optimizer_offload else 0)
+        waiting = self.optimizer if shards.optimizer_offload else 0
+        return (self.weights if shards.param_offload else 0) + waiting + self.optimizer_on_cpu
 
 
 def role_memory(spec: RoleSpec, shape: Shape, num_gpus: int) -> RoleMemory:
@@ -107,6 +117,8 @@ def _megatron(spec: RoleSpec, shape: Shape, num_gpus: int, parameters: int, adap
         experts = sparse * shape.experts.count * 3 * shape.hidden * shape.experts.wide
     held = parameters - experts + experts // max(shards.expert_parallel, 1) + adapters
     trained = (adapters or parameters) if spec.trained else 0
+    optimizer = trained * 12 // num_gpus
+    on_cpu = int(optimizer * shards.cpu_optimizer_share)
     return RoleMemory(
         spec=spec,
         shape=shape,
@@ -115,7 +127,8 @@ def _megatron(spec: RoleSpec, shape: Shape, num_gpus: int, parameters: int, adap
         world=world,
         weights=held * BYTES.get(shards.model_dtype, 2) // world,
         gradients=(adapters or held if spec.trained else 0) * 4 // world,
-        optimizer=trained * 12 // num_gpus,
+        optimizer=optimizer - on_cpu,
+        optimizer_on_cpu=on_cpu,
     )
 
 

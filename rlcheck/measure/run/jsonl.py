@@ -20,6 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from rlcheck.measure.run.series import CurveError, Piece, Series, as_steps, known_only
+from rlcheck.measure.run.texts import console_record, table_records
 
 STEP_NAMES = (
     "step",
@@ -68,6 +69,9 @@ class Lines:
     num_bad: int = 0
     first_bad: int = 0
     num_without_step: int = 0
+    num_console: int = 0
+    """Lines of a console that hold metrics; the others of such a file are no fault."""
+    notes: list[str] = field(default_factory=list[str])
     audit: list[tuple[int, dict[str, Any]]] = field(default_factory=list[tuple[int, dict[str, Any]]])
 
 
@@ -82,6 +86,8 @@ class Records:
 
     def add_line(self, line: bytes, order: int) -> bool:
         """Take a line of text; False if it is not a JSON object."""
+        if not line[:64].lstrip().startswith(b"{"):
+            return False
         for form in (self._last.following, *self._recent):
             if form is None or form.decode is None:
                 continue
@@ -165,19 +171,27 @@ def _all_known(column: Sequence[Any]) -> bool:
 
 
 def read_lines(path: Path, series: Series) -> Lines:
-    """File the metrics of the JSON lines at PATH (also gzipped) in SERIES.
+    """File the metrics of the JSON lines at PATH (also gzipped) in SERIES; or of a console's lines, or a table's.
 
     Raises:
-        CurveError: it cannot be read, a line is enormous, or no line is a JSON object.
+        CurveError: it cannot be read, a line is enormous, or no line holds metrics.
     """
     lines, records = Lines(), Records(series)
     bad_end = False
     number, before = 0, series.places(0).start
     try:
-        for number, line in enumerate(each_line(path), start=1):
+        if is_table(path):
+            number = _add_table(records, path, before, lines)
+        for number, line in enumerate(() if is_table(path) else each_line(path), start=1):
             if not line.strip():
                 continue
-            if not records.add_line(line, before + number):
+            if records.add_line(line, before + number):
+                continue
+            written = console_record(line)
+            if written is not None:
+                records.add(written, before + number)
+                lines.num_console += 1
+            else:
                 bad_end = not line.endswith(b"\n")
                 lines.num_bad += not bad_end
                 lines.first_bad = lines.first_bad or (0 if bad_end else number)
@@ -189,8 +203,27 @@ def read_lines(path: Path, series: Series) -> Lines:
     series.places(number + 1)
     records.finish(lines)
     if not lines.num_records and (lines.num_bad or bad_end):
-        raise CurveError(f"{path} holds no JSON objects, one a line: give the directory or the metrics file of a run")
+        raise CurveError(
+            f"{path} holds no metrics: no JSON lines, no lines of verl's console (step:1 - …); to have them written: "
+            'trainer.logger=\'["console","file"]\' (verl), report_to="tensorboard" (TRL)'
+        )
+    if lines.num_console:
+        lines.num_bad = 0
     return lines
+
+
+def _add_table(records: Records, path: Path, before: int, lines: Lines) -> int:
+    """Give RECORDS the rows of the table at PATH; return their number."""
+    number = 0
+    for number, row in enumerate(table_records(each_line(path), lines.notes), start=1):
+        records.add(row, before + number)
+    lines.num_bad = not number
+    return number
+
+
+def is_table(path: Path) -> bool:
+    """Whether PATH is a table, by its name."""
+    return path.name.removesuffix(".gz").endswith(".csv")
 
 
 def each_line(path: Path) -> Iterator[bytes]:

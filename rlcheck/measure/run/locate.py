@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from rlcheck.measure.run.jsonl import STEP_NAMES, each_line, parsed
+from rlcheck.measure.run.jsonl import STEP_NAMES, each_line, is_table, parsed
 from rlcheck.measure.run.series import CurveError
+from rlcheck.measure.run.texts import header_of, table_columns
 
 RECORD = "run.json"
 METRICS = "metrics.jsonl"
@@ -20,7 +21,7 @@ _DEEPEST = 5
 _MOST_FILES = 50_000
 _MOST_SNIFFED = 300
 _STATE = "trainer_state.json"
-_LINES = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz)?$")
+_LINES = re.compile(r"\.(?:jsonl|ndjson|csv)(?:\.gz)?$")
 _SAMPLES = re.compile(r"(?:step_)?\d+\.jsonl(?:\.gz)?")
 _RANK = re.compile(r"(?:^|[._/-])(?:metrics_?)?rank[_-]?(\d+)(?=[._/-])")
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_|iter_|step_)\d+")
@@ -109,8 +110,8 @@ def _newest(root: Path) -> Sources:
     _join_pair(runs, names)
     if not runs:
         raise CurveError(
-            f"{root} holds no metrics: no JSON lines with a step, no TensorBoard event file, no {_STATE}; "
-            "give the directory that a run writes them to"
+            f"{root} holds no metrics: no JSON lines with a step, no table (CSV) of W&B, no TensorBoard event file, "
+            f"no {_STATE}; give the directory that a run writes them to, or the log of verl's console itself"
         )
     chosen = max(runs.values(), key=Sources.written)
     if len(runs) > 1:
@@ -215,6 +216,8 @@ def _names(file: Path) -> frozenset[str]:
         line = next((line for line in each_line(file) if line.strip()), b"")
     except (OSError, EOFError, CurveError):
         return frozenset()
+    if is_table(file):
+        return frozenset(name for _, name in table_columns(header_of(line)).values())
     record: dict[str, Any] = parsed(line) or {}
     inner = record.get("data", record.get("metrics"))
     names = record | cast("dict[str, Any]", inner) if isinstance(inner, dict) else record

@@ -36,6 +36,8 @@ class Framework(Struct, frozen=True, forbid_unknown_fields=True):
     names: dict[str, Name | str] = {}
     left_out: dict[str, str] = {}
     """Names that look like one of verl's and do not mean the same, and why."""
+    settings: dict[str, str] = {}
+    """verl's keys to what stands for them, `{}` for the value; empty: it has verl's keys."""
 
 
 def frameworks() -> dict[str, Framework]:
@@ -67,6 +69,17 @@ def filed(curves: Mapping[str, Curve], framework: str) -> dict[str, Curve]:
         else:
             found[target.to] = _renamed(curve, name, target)
     return dict(sorted(found.items()))
+
+
+def worded(framework: str, override: str) -> str:
+    """The OVERRIDE `key=value` of verl in the words of FRAMEWORK; "" where it has no such setting.
+
+    What is no override, or is one already in the framework's own words, stays as it is.
+    """
+    known, (key, equals, value) = frameworks().get(framework), override.partition("=")
+    if known is None or not known.names or not equals or "." not in key:
+        return override
+    return known.settings.get(key.lstrip("+"), "").replace("{}", value)
 
 
 def _renamed(curve: Curve, name: str, target: Name) -> Curve:

@@ -103,6 +103,7 @@ class _Reading:
 
     def _take(self, path: Path, lines: Lines) -> None:
         self._audit += lines.audit
+        self._notes += [f"{path.name}: {note}" for note in lines.notes]
         if lines.num_bad:
             self._notes.append(
                 f"{path.name}: {lines.num_bad} lines are no JSON objects (the first: line {lines.first_bad}) "

@@ -16,7 +16,8 @@ def headline(facts: Facts) -> str:
         return ""
     spec = run.spec
     gpus = f"{spec.nodes} × {spec.gpus_per_node} GPUs" if spec.nodes > 1 else counted(spec.gpus_per_node, "GPU")
-    parts = (" ".join(filter(None, (run.framework, run.version))), spec.algorithm.adv_estimator, model_name(spec.actor),
+    name = " ".join(filter(None, (run.framework, run.version)))
+    parts = (name, run.unsure_keys, spec.algorithm.adv_estimator, model_name(spec.actor),
              gpus if spec.device == "cuda" else spec.device, run.source)  # fmt: skip
     return ", ".join(part for part in parts if part)
 

@@ -208,7 +208,7 @@ def test_the_spike_names_its_step_and_what_changed() -> None:
     found = verdict("RUN031", made.SPIKE)
     assert "at step 12" in found.found
     assert any("reward went from" in line for line in (found.found, *found.details))
-    assert found.params == {"step": "12", "override": f"{ACTOR}.grad_clip=1"}
+    assert found.params == {"step": "12", "resume": "12", "override": f"{ACTOR}.grad_clip=1"}
 
 
 def test_gradients_that_vanish_and_steps_that_are_skipped() -> None:

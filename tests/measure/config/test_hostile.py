@@ -52,7 +52,7 @@ def test_what_only_the_shell_knows_is_a_default_and_no_failure(tmp_path: Path) -
 
 def test_a_script_that_starts_nothing_known_says_so(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"run\.sh: no command in it starts verl\.trainer\.main_ppo"):
-        script(tmp_path, "python3 -m recipe.dapo.main_dapo \\\n  data.train_batch_size=8\n")
+        script(tmp_path, "python3 -m mine.train \\\n  data.train_batch_size=8\n")
 
 
 def test_an_override_of_the_command_line_keeps_its_own_place(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_shape_stands_for_a_model_that_is_not_here(tmp_path: Path) -> None:
         "hidden_size": 8, "model_type": "llama", "tie_word_embeddings": True}  # fmt: skip
     assert _actor([], model_shape=_write(tmp_path / "m"), look=False).sizes["num_hidden_layers"] == 2
     with pytest.raises(ReadError, match="--model-shape"):
-        read_run("ppo_trainer", [], model_shape="qwen2.5-7b")
+        read_run("ppo_trainer", [], model_shape="qwen-of-mine")
 
 
 def test_nothing_is_claimed_of_a_disk_that_is_not_looked_at(tmp_path: Path) -> None:

@@ -140,3 +140,49 @@ def test_two_runs_of_verl(
     assert max(allocation(phase, NOT_ALLOCATED) for phase in working) == pytest.approx(reserved_gib * GIB, rel=0.05)
     assert found.peak is not None
     assert found.peak.num_bytes == pytest.approx(device_gib * GIB, rel=0.05)
+
+
+_MEGATRON = "actor_rollout_ref.actor.megatron."
+_ADAM = "actor_rollout_ref.actor.optim.override_optimizer_config."
+
+
+def held(found: MemoryProfile, name: str, kind: str, pool: str = "gpu") -> int:
+    """Bytes that the actor's KIND takes in the phase NAME."""
+    phases = found.host_phases if pool == "host" else found.phases
+    phase = next(one for one in phases if one.name == name)
+    return sum(owner.num_bytes for owner in phase.owners if owner.role == "actor" and owner.kind == kind)
+
+
+@pytest.mark.parametrize(
+    ("keys", "share"),
+    [
+        ((), 0.0),
+        (("optimizer_cpu_offload=True", "optimizer_offload_fraction=1"), 1.0),
+        (("optimizer_cpu_offload=True", "optimizer_offload_fraction=0.5"), 0.5),
+        (("optimizer_cpu_offload=True",), 0.0),
+        (("optimizer_offload_fraction=1",), 0.0),
+    ],
+)
+def test_what_megatrons_optimizer_keeps_on_the_host(keys: tuple[str, ...], share: float, tmp_path: Path) -> None:
+    """Megatron's OptimizerConfig: the share is 0 by default, and counts only with the switch."""
+    (tmp_path / "config.json").write_text(json.dumps(SIZES["1.5B"]))
+    line = VERL.replace("main_ppo", "main_ppo --config-name=ppo_megatron_trainer")
+    run = read_run(f"{line}{tmp_path}", [f"+{_ADAM}{key}" for key in keys])
+    assert not [one for one in run.problems if "optim" in one.key], "verl takes these keys"
+    found = predict(run, GPU, 0)
+    state = found.parameters["actor"] * 12
+    assert held(found, "actor step", "optimizer") == pytest.approx(state * (1 - share), rel=1e-6)
+    assert held(found, "rollout", "optimizer") == held(found, "actor step", "optimizer")
+    assert held(found, "rollout", "weights", "host") == pytest.approx(state * share, rel=1e-6)
+
+
+def test_megatrons_gradients_leave_the_gpu_with_its_parameters(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SIZES["1.5B"]))
+    line = f"{VERL.replace('main_ppo', 'main_ppo --config-name=ppo_megatron_trainer')}{tmp_path}"
+    kept, gone = (predict(read_run(line, [f"{_MEGATRON}param_offload={on}"]), GPU, 0) for on in (False, True))
+    gradients = 4 * kept.parameters["actor"]
+    assert held(kept, "rollout", "gradients") == held(kept, "actor update", "gradients") == gradients
+    assert held(gone, "rollout", "gradients") == held(gone, "rollout", "weights") == 0
+    assert held(gone, "actor update", "gradients") == gradients
+    away = predict(read_run(line, [f"{_MEGATRON}optimizer_offload=True"]), GPU, 0)
+    assert held(away, "rollout", "optimizer") == 0 < held(away, "actor step", "optimizer")

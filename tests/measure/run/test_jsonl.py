@@ -133,7 +133,7 @@ def test_gzip_also_when_it_is_cut(tmp_path: Path) -> None:
 def test_what_is_no_file_of_metrics_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("hello\nworld\n")
-    with pytest.raises(CurveError, match="holds no JSON objects"):
+    with pytest.raises(CurveError, match="holds no metrics"):
         read(text)
     monkeypatch.setattr(jsonl, "LONGEST_LINE", 1000)
     long = tmp_path / "long.jsonl"

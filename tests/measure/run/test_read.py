@@ -240,7 +240,7 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
     for path, words in (
         (tmp_path / "missing", "no such file or directory"),
         (empty, "holds no metrics"),
-        (text, "holds no JSON objects"),
+        (text, "holds no metrics: no JSON lines, no lines of verl.s console"),
         (bare, "no metric with a step"),
         (state, "no log_history"),
     ):

