@@ -254,7 +254,7 @@ def _tls(facts: Facts, held: str, proof: Mapping[str, object]) -> Verdict:
     return fail(expected, f"a port that speaks TLS{held}", **proof)
 
 
-@check("RAY036", "The GCS is serving", needs=("reach.gcs",), playbook="ray-head-gcs", caused_by=("RAY035",))
+@check("RAY036", "The GCS is serving", needs=("reach.gcs",), playbook="ray-head-gcs", caused_by=("RAY035", "RAY066"))
 def head_gcs(facts: Facts) -> Verdict:
     """Asks the GCS how it is and for its list of nodes.
 
