@@ -133,6 +133,17 @@ def test_a_member_that_differs(cluster: RayCluster, odd_member: Node) -> None:
     examined.names("RAY059", "node4", "docker0")
 
 
+def test_a_worker_without_cpus_that_joined_twice(cluster: RayCluster, spare: Node) -> None:
+    for _ in range(2):
+        cluster.start_worker(spare, "--num-cpus=0").wait_started()
+    examined = at(cluster, cluster.head)
+    spare.clear()
+    cluster.wait_members(3)
+    examined.names("RAY053", "registered 0 CPUs", status="warn")
+    examined.names("RAY068", "5 nodes", f"node4 ({spare.address}) joined 2 times", status="warn")
+    assert "0 CPU, 0 GPU" in str(examined.exhibits)
+
+
 @pytest.fixture
 def member(cluster: RayCluster, spare: Node) -> Iterator[Node]:
     """node4 as a fourth node of the cluster, to be lost."""
