@@ -33,6 +33,8 @@ STEP_NAMES = (
 """Under one of these a line says its step; the first that it has counts."""
 LONGEST_LINE = 100 * 2**20
 """Bytes. A longer line holds no metrics."""
+_HOPELESS_LINES = 10_000
+"""A file without a JSON object among so many lines is some other log."""
 _KEPT = ("nonfinite", "audit")
 _NO_NUMBERS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
 _WRAPPERS = ("data", "metrics")
@@ -171,13 +173,17 @@ def read_lines(path: Path, series: Series) -> Lines:
         CurveError: it cannot be read, a line is enormous, or no line is a JSON object.
     """
     lines, records = Lines(), Records(series)
-    bad_end = False
+    bad_end = any_good = False
     number, before = 0, series.places(0).start
     try:
         for number, line in enumerate(each_line(path), start=1):
             if not line.strip():
                 continue
-            if not records.add_line(line, before + number):
+            if records.add_line(line, before + number):
+                any_good = True
+            elif not any_good and number > _HOPELESS_LINES:
+                break
+            else:
                 bad_end = not line.endswith(b"\n")
                 lines.num_bad += not bad_end
                 lines.first_bad = lines.first_bad or (0 if bad_end else number)
@@ -188,7 +194,7 @@ def read_lines(path: Path, series: Series) -> Lines:
         raise CurveError(f"{path} cannot be read: {reason}; give the directory of a run, or its metrics") from None
     series.places(number + 1)
     records.finish(lines)
-    if not lines.num_records and (lines.num_bad or bad_end):
+    if not any_good and (lines.num_bad or bad_end):
         raise CurveError(f"{path} holds no JSON objects, one a line: give the directory or the metrics file of a run")
     return lines
 
