@@ -141,7 +141,7 @@ def test_a_worker_without_cpus_that_joined_twice(cluster: RayCluster, spare: Nod
     cluster.wait_members(3)
     examined.names("RAY053", "registered 0 CPUs", status="warn")
     examined.names("RAY068", "5 nodes", f"node4 ({spare.address}) joined 2 times", status="warn")
-    assert "0 CPU, 0 GPU" in str(examined.exhibits)
+    assert "0 CPU and 0 GPU" in str(examined.exhibits)
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def _values(member: Member) -> dict[str, str]:
     there = {"GPUs": _gpus(machine), "CPUs": _cpus(machine)}
     if member.registered is not None:
         counts = (f"{member.registered.resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
-        there["in Ray"] = ", ".join(counts)
+        there["in Ray"] = " and ".join(counts)
     return {**there, "memory": _gib(machine.memory_total_bytes), **versions}
 
 

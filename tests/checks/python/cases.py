@@ -244,3 +244,10 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         imported(ImportTest(module="vllm:LLM", seconds=8.2, ok=True)),
     ),
 }
+
+OTHER_FIRES = {
+    "ENV048": (
+        machine(dist("torch", "2.11.0+cu130", damaged=("torch/lib/libc10.so: a link that points nowhere (/gone)",))),
+    ),
+    "ENV026": (machine(dist("torch", "2.11.0+cu130", broken="no RECORD: pip can neither upgrade nor remove it")),),
+}
