@@ -50,8 +50,8 @@ def between_nodes(facts: Facts) -> Verdict:
     """Looks for directions between two nodes in which small packets arrive and large ones do not.
 
     What it does:
-        The doctor's listener on each node greets and then sends 9.5 kB over each connection. Reports directions in which
-        the greeting arrived and nothing after it, and the node that explains them.
+        The doctor's listener on each node greets and then sends 9.5 kB over each connection. Reports directions in
+        which the greeting arrived and nothing after it, and the node that explains them.
 
     Why it matters:
         Everything joins, and the first collective, object or weight that is larger than a packet hangs until its
