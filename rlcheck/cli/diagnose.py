@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from rlcheck.cli.consultation import prepare
 from rlcheck.cli.output import put
 from rlcheck.cli.requests.records import DiagnoseRequest
 from rlcheck.cli.requests.report import Format
 from rlcheck.diagnose.condense import read_logs
+from rlcheck.diagnose.model import CondensedLog
+from rlcheck.errors import UserError
 from rlcheck.redact import redact
 from rlcheck.report.diagnosis.render import render_diagnosis
 from rlcheck.report.diagnosis.report import DiagnosisReport
+
+_STRANGE_SHARE = 0.3  # of random bytes and of programs nearly half cannot be decoded, of logs in UTF-8 none
 
 
 def run(request: DiagnoseRequest) -> int:
@@ -25,9 +30,28 @@ def run(request: DiagnoseRequest) -> int:
         from rlcheck.cli.diagnose_follow import follow_log
 
         return follow_log(consultation)
-    report = consultation.report(read_logs(consultation.logs, consultation.index))
+    logs = read_logs(consultation.logs, consultation.index)
+    report = consultation.report(logs)
+    if not report.diagnoses and report.unknown is None:
+        _refuse_what_is_no_log(logs)
     _show(report, consultation.request)
     return report.exit_code
+
+
+def _refuse_what_is_no_log(logs: Sequence[CondensedLog]) -> None:
+    """Raise UserError where no line of text was read at all: "no error" would be no answer."""
+    full = [log for log in logs if log.total_bytes]
+    if logs and not full and not any(log.problem for log in logs):
+        which = "all of these logs are" if len(logs) > 1 else f"{logs[0].name}: the log is"
+        raise UserError(f"{which} empty; give the log of the run, or pipe its output in")
+    if full and not any(map(_is_text, full)):
+        raise UserError(f"{full[0].name}: this is no text; give the log of the run")
+
+
+def _is_text(log: CondensedLog) -> bool:
+    """Whether most of it could be decoded."""
+    sample = "".join(line.text for line in log.lines[:200])[:20_000]
+    return sample.count("\ufffd") <= _STRANGE_SHARE * len(sample)
 
 
 def _show(report: DiagnosisReport, request: DiagnoseRequest) -> None:

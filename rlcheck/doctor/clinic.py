@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -62,7 +63,10 @@ class Doctor:
         """
         known = {*self.families, *(check.id for check in self.checks)}
         if name not in known:
-            near = difflib.get_close_matches(name.upper(), sorted(known), 1)
+            # An ID whose number was typed without its zeros, before one with other digits.
+            family, digits = re.sub(r"\d", "", name.upper()), re.sub(r"\D", "", name)
+            same = [f"{family}{digits:0>3}"] if f"{family}{digits:0>3}" in known else []
+            near = same or difflib.get_close_matches(name.upper(), sorted(known), 1)
             hint = f"; did you mean {near[0]}?" if near else "; `rlcheck list` names them all"
             raise SelectionError(f"no check or family {name!r}{hint}")
 

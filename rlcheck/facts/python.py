@@ -9,7 +9,8 @@ class Distribution(Struct, frozen=True):
     """One installed distribution, from the directory that records it.
 
     `name` is normalized (PEP 503). `requires` and what follows are read only for the RL stack and what it reaches;
-    `requires_read` says whether they were. `broken` is why the record cannot be trusted, or "".
+    `requires_read` says whether they were. `broken` is why the record cannot be trusted, or "". `damaged` are lines
+    `path: what is wrong` of its libraries that are not what RECORD says.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Distribution(Struct, frozen=True):
     editable: str = ""
     direct_url: str = ""
     broken: str = ""
+    damaged: tuple[str, ...] = ()
 
 
 class Extension(Struct, frozen=True):
@@ -84,6 +86,11 @@ class PythonFacts(Struct, frozen=True):
     below it, when there is more than one. `marker_environment` is what PEP 508 markers are evaluated in.
     `leftovers` are lines `path: what it is`. `pip_config` are lines `source: section.key = value`, credentials masked.
     `platform_tags_libc` is like "glibc 2.36", or "musl". `imports` is absent unless `--deep` was given.
+    `shadowing_copies` are names in `shadowed` whose first place is that package again, a checkout in the working
+    directory; `hidden_stdlib` maps modules of the standard library to what is imported instead when a program starts
+    in the working directory. `unguarded` maps distributions that are required and not installed to `file:line` of an
+    import that is made in any case. `moved_from` is where the scripts of a virtual environment look for their Python
+    when that is elsewhere; `dead_scripts` are those that find none.
     `errors` maps a part of the examination that broke down to the reason, e.g. "extensions"; that part is then empty.
     """
 
@@ -109,4 +116,9 @@ class PythonFacts(Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
     torch: Fact[TorchFacts] = Fact()
     imports: Fact[tuple[ImportTest, ...]] = Fact()
+    shadowing_copies: tuple[str, ...] = ()
+    hidden_stdlib: dict[str, str] = {}
+    unguarded: dict[str, str] = {}
+    moved_from: str = ""
+    dead_scripts: tuple[str, ...] = ()
     errors: dict[str, str] = {}

@@ -11,7 +11,8 @@ class Contact(Struct, frozen=True):
     `outcome` is open, refused (something answered no), filtered (nothing answered within the deadline), unreachable
     (the network or this machine's own routing said no) or error; `detail` the system's words. `rtt_s` is the time to
     connect, -1 when it did not. `what` names the port's purpose: gcs, raylet, object_manager, agent, dashboard,
-    client, worker, probe (a listener that the doctor opened for the check).
+    client, worker, probe (a listener that the doctor opened for the check). `loses_large` says that the other side's
+    small packets arrived and its large ones did not; only listeners of the doctor send any.
     """
 
     address: str
@@ -20,6 +21,7 @@ class Contact(Struct, frozen=True):
     outcome: str
     detail: str = ""
     rtt_s: float = -1.0
+    loses_large: bool = False
 
 
 class Resolution(Struct, frozen=True):
@@ -153,7 +155,8 @@ class ReachFacts(Struct, frozen=True):
     `proxies` are the proxy variables that would catch HTTP calls to one of these addresses: variable name to the
     address caught; `grpc_proxies` those that would catch Ray's own calls, which use none unless told to. `owners`
     listen on the port here; empty for a head elsewhere.
-    `own_ray_version` and `own_python_version` are of the examined Python; "" without Ray.
+    `own_ray_version` and `own_python_version` are of the examined Python; "" without Ray. `loses_large_from` are the
+    addresses whose large packets do not arrive here, `loses_large_to` those that do not get ours; small ones pass.
     """
 
     head: str
@@ -171,3 +174,5 @@ class ReachFacts(Struct, frozen=True):
     owners: tuple[PortOwner, ...] = ()
     own_ray_version: str = ""
     own_python_version: str = ""
+    loses_large_from: tuple[str, ...] = ()
+    loses_large_to: tuple[str, ...] = ()

@@ -159,3 +159,13 @@ def test_an_engine_that_the_framework_does_not_have(broken: Path) -> None:
     own = rlcheck(*words, "actor_rollout_ref.model.external_lib=mine", cwd=broken.parent)
     assert own.returncode == 0
     assert "! CFG070" in own.stdout
+
+
+def test_an_empty_file_is_no_run(tmp_path: Path) -> None:
+    """It would be judged as the framework's own defaults."""
+    empty = tmp_path / "run.yaml"
+    empty.write_text("\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "rlcheck", "config", empty], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, f"{empty} is empty" in done.stderr) == (2, True)

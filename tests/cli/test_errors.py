@@ -28,6 +28,8 @@ Acme = dict[str, str | None]
         (("env", "--timeout", "0"), "timeout"),
         (("env", "--timeout", "soon"), "soon"),
         (("env", "stray"), "stray"),
+        (("env", "--select", "SYS01"), "did you mean SYS001?"),
+        (("env", "--select", "sys1"), "did you mean SYS001?"),
         (("explain",), "ID"),
         (("merge",), "files"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -66,6 +67,16 @@ def test_standard_input_gzip_directories_and_several_files(log: Path, tmp_path: 
     (packed.parent / "rank1.log").write_text(HEALTHY)
     done = rlcheck("diagnose", packed.parent, log, "--format", "json")
     assert json.loads(done.out)["files"] == 3
+
+
+def test_what_holds_no_log_is_not_called_healthy(tmp_path: Path) -> None:
+    empty, binary = tmp_path / "empty.log", tmp_path / "weights.log"
+    empty.touch()
+    binary.write_bytes(random.Random(0).randbytes(200_000))
+    assert "empty.log: the log is empty" in rlcheck("diagnose", empty).error_line
+    assert "weights.log: this is no text" in rlcheck("diagnose", binary).error_line
+    assert rlcheck("diagnose", binary).code == 2
+    assert ids(empty, "-", stdin=HEALTHY.encode(), code=0) == [], "one of several may be empty"
 
 
 def test_what_cannot_be_read_is_exit_code_2(tmp_path: Path) -> None:

@@ -164,6 +164,10 @@ class Node:
         """`source` can open no connection to this node; the other direction stays open."""
         return self._rule("INPUT", *_from(source), "-p", "tcp", "--syn", "-j", "DROP")
 
+    def lose_large(self, source: Node | None = None) -> ExitStack:
+        """Swallow packets of 1300 bytes and more, as a tunnel on the way does that sends no ICMP."""
+        return self._rule("INPUT", *_from(source), "-p", "tcp", "-m", "length", "--length", "1300:", "-j", "DROP")
+
     def throttle(self, source: Node, megabytes_per_s: int) -> ExitStack:
         """Lose what `source` sends to this node above a rate, as a bad link does."""
         limit = ["--hashlimit-above", f"{megabytes_per_s}mb/s", "--hashlimit-burst", f"{2 * megabytes_per_s}mb"]

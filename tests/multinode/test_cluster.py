@@ -47,6 +47,31 @@ def test_one_direction_blocked(cluster: RayCluster) -> None:
 
 
 @pytest.mark.usefixtures("firewall")
+def test_large_packets_lost_at_a_node(cluster: RayCluster) -> None:
+    """From the node itself the head looks overloaded, from the head the node looks dead: it is neither."""
+    third = cluster.nodes[2]
+    with third.lose_large():
+        there = at(cluster, third)
+        here = at(cluster, cluster.head)
+    there.names("RAY066", f"what {cluster.head.address}:6379 sends arrives here in packets of 576 bytes only")
+    assert there.findings["RAY036"]["status"] == "pass"
+    here.names("RAY066", f"node3 ({third.address}) gets small packets from here and no large ones")
+    for id, finding in here.findings.items():
+        assert id == "RAY066" or finding["status"] != "fail" or finding["caused_by"], (id, finding)
+
+
+@pytest.mark.usefixtures("firewall")
+def test_large_packets_lost_between_two_nodes(cluster: RayCluster) -> None:
+    _, second, third = cluster.nodes
+    with third.lose_large(second):
+        at(cluster, cluster.head).names("RAY067", "node2 does not reach node3")
+        second.run(["sysctl", "-w", "net.ipv4.tcp_mtu_probing=2"])  # the fix
+        fixed = at(cluster, cluster.head)
+        second.run(["sysctl", "-w", "net.ipv4.tcp_mtu_probing=0"])
+    assert fixed.findings["RAY067"]["status"] == "pass"
+
+
+@pytest.mark.usefixtures("firewall")
 def test_worker_ports_blocked_between_two_nodes(cluster: RayCluster) -> None:
     _, second, third = cluster.nodes
     with third.drop("10002:19999", source=second):
@@ -106,6 +131,17 @@ def test_a_member_that_differs(cluster: RayCluster, odd_member: Node) -> None:
     examined.names("RAY047", "node4", sys.version.split()[0])
     examined.names("RAY046", "node4", "5 min", status="warn")
     examined.names("RAY059", "node4", "docker0")
+
+
+def test_a_worker_without_cpus_that_joined_twice(cluster: RayCluster, spare: Node) -> None:
+    for _ in range(2):
+        cluster.start_worker(spare, "--num-cpus=0").wait_started()
+    examined = at(cluster, cluster.head)
+    spare.clear()
+    cluster.wait_members(3)
+    examined.names("RAY053", "registered 0 CPUs", status="warn")
+    examined.names("RAY068", "5 nodes", f"node4 ({spare.address}) joined 2 times", status="warn")
+    assert "0 CPU and 0 GPU" in str(examined.exhibits)
 
 
 @pytest.fixture

@@ -69,6 +69,16 @@ def test_a_slow_pair(ssh: Ssh, trio: tuple[Node, ...]) -> None:
     examined.names("NCL043", f"{second.address} ↔ {third.address}")
 
 
+@pytest.mark.usefixtures("firewall")
+def test_large_packets_lost_between_a_pair(ssh: Ssh, trio: tuple[Node, ...]) -> None:
+    _, second, third = trio
+    with third.lose_large(second):
+        examined = measure(ssh, trio)
+    examined.names("RAY067", f"{second.address} does not reach {third.address}")
+    for id in examined.failed() - {"RAY067"}:
+        assert examined.findings[id]["caused_by"], (id, examined.findings[id])
+
+
 @pytest.mark.row("F54")
 def test_a_wrong_sum(trio: tuple[Node, ...], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WRONG_SUM)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from ipaddress import ip_address, ip_network
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
 from rlcheck.checks.cluster.common import ray, variable
 from rlcheck.checks.cluster.placement import num_fitting, shown, total, why_infeasible
-from rlcheck.checks.cluster.reach import reach, shown_owner
+from rlcheck.checks.cluster.reach import place, reach, shown_owner
 from rlcheck.facts.base import Fact, FactMissingError, Missing, MissingKind, T, need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.reach import Contact, GcsNode, PendingGroup
@@ -219,6 +220,33 @@ def _inner_network(address: str) -> str:
     except ValueError:
         return ""
     return next((words for network, words in _INNER_NETWORKS if found in network), "")
+
+
+@check("RAY068", "Every machine is in the cluster once", needs=("reach.gcs",), playbook="ray-node-twice",
+       caused_by=("RAY037",))  # fmt: skip
+def joined_once(facts: Facts) -> Verdict:
+    """Looks for living nodes that have one address.
+
+    What it does:
+        Counts the nodes that the GCS has alive at each address.
+
+    Why it matters:
+        Each of them offers all GPUs, CPUs and memory of the machine. Ray places two ranks on one GPU, and `--nodes`
+        counts machines that do not exist.
+    """
+    nodes = living(facts)
+    places = Counter(node.address for node in nodes)
+    twice = {address: count for address, count in places.items() if count > 1}
+    if not twice:
+        return passed(f"{len(nodes)} nodes at {len(places)} addresses")
+    first = next(node for node in nodes if node.address in twice)
+    return warn(
+        f"as many nodes as machines ({len(places)})",
+        f"{len(nodes)} nodes: {shown_node(first)} joined {twice[first.address]} times",
+        evidence=tuple(evidence("reach.gcs.nodes", f"{address}: {n} nodes", "GetAllNodeInfo")
+                       for address, n in list(twice.items())[:8]),
+        params={"address": first.address, "head": place(facts)},
+    )  # fmt: skip
 
 
 @check("RAY042", "No placement group waits for room", needs=("reach.gcs",), playbook="ray-placement-pending",

@@ -9,7 +9,7 @@ from rlcheck.facts.document import Facts
 
 
 @check("RAY045", "Every node of the cluster answers", needs=("cluster",), playbook="ray-node-silent",
-       caused_by=("RAY065",))  # fmt: skip
+       caused_by=("RAY065", "RAY066"))  # fmt: skip
 def answers(facts: Facts) -> Verdict:
     """Counts the nodes on which the doctor's node agent ran and answered before its deadline.
 

@@ -51,7 +51,8 @@ def _is_proof(odd: Odd, edges: Mapping[Edge, list[Contact]]) -> bool:
     return outcomes != {"error"} or odd.kind not in ("reaches-none", "one-way", "groups", "partly")
 
 
-def _nodes_of(odd: Iterable[Odd]) -> dict[str, str]:
+def nodes_of(odd: Iterable[Odd]) -> dict[str, str]:
+    """The parameters of a fix that name the node, and the other one of a pair."""
     first = next(iter(odd), None)
     if first is None:
         return {}
@@ -91,7 +92,7 @@ def reach(facts: Facts) -> Verdict:
         details=tuple(lines[3:]),
         evidence=tuple(evidence(f"cluster.members[{a}].contacts", f"to {b}: {_outcome(edges[a, b])}", "connect()")
                        for a, b in sorted(failed)[:16]),
-        params=_nodes_of(found),
+        params=nodes_of(found),
     )  # fmt: skip
 
 
@@ -134,7 +135,7 @@ def ports(facts: Facts) -> Verdict:
         "; ".join(lines),
         evidence=tuple(evidence(f"cluster.members[{a}].contacts", f"to {b} {c.port}: {c.outcome}", "connect()")
                        for found in blocked.values() for (a, b), tries in list(found.items())[:4] for c in tries[:1]),
-        params=_nodes_of(explain(order, set(next(iter(blocked.values()))), usable)),
+        params=nodes_of(explain(order, set(next(iter(blocked.values()))), usable)),
     )  # fmt: skip
 
 
@@ -183,7 +184,7 @@ def round_trip_times(facts: Facts) -> Verdict:
         "; ".join(lines[:4]) + (f"; and {len(lines) - 4} more" if len(lines) > 4 else ""),
         evidence=tuple(evidence(f"cluster.members[{a}].contacts", f"to {b}: {_time(time)}", "connect()")
                        for (a, b), time in list(slow.items())[:8]),
-        params=_nodes_of(found),
+        params=nodes_of(found),
     )  # fmt: skip
 
 

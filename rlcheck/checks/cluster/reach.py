@@ -256,12 +256,13 @@ def _tls(facts: Facts, held: str, proof: Mapping[str, object]) -> Verdict:
     return fail(expected, f"a port that speaks TLS{held}", **proof)
 
 
-@check("RAY036", "The GCS is serving", needs=("reach.gcs",), playbook="ray-head-gcs", caused_by=("RAY035",))
+@check("RAY036", "The GCS is serving", needs=("reach.gcs",), playbook="ray-head-gcs", caused_by=("RAY035", "RAY066"))
 def head_gcs(facts: Facts) -> Verdict:
     """Asks the GCS how it is and for its list of nodes.
 
     What it does:
-        The gRPC health call must be answered with SERVING, and the list of nodes must come, all within 3 s.
+        The gRPC health call must be answered with SERVING, and the list of nodes must come, all within 3 s, with one
+        living node at least.
 
     Why it matters:
         A GCS that is overloaded, that has lost its storage or is shutting down still accepts connections; nodes and
@@ -277,6 +278,9 @@ def head_gcs(facts: Facts) -> Verdict:
     if found.nodes.value is None and not found.needs_token:
         reason = found.nodes.missing.reason if found.nodes.missing else "no answer"
         return warn("the list of nodes from the GCS", f"none ({reason})", **proof)
+    if found.nodes.value is not None and not any(node.alive for node in found.nodes.value):
+        return fail("a living node in the cluster", f"none, and {found.num_dead} dead: no raylet has registered",
+                    headline="The cluster has no node", **proof)  # fmt: skip
     return passed(f"it is {found.health} and answered in {found.seconds * 1e3:.0f} ms")
 
 

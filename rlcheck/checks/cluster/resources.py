@@ -108,7 +108,7 @@ def cpus_registered(facts: Facts) -> Verdict:
 
     What it does:
         Ray counts the processors of the machine; a Slurm step, taskset or a CPU set allows fewer. Reports nodes that
-        registered more than the affinity mask of their agent holds.
+        registered more than the affinity mask of their agent holds, and workers that registered none.
 
     Why it matters:
         Ray starts a worker for each CPU that it believes in. On a few real ones they do not come up in time, and the
@@ -123,6 +123,17 @@ def cpus_registered(facts: Facts) -> Verdict:
     if not both:
         return skip("nothing is registered in Ray")
     odd = [node for node, (asked, allowed) in both.items() if asked > allowed]
+    none = [member.name for member in alive(facts) if both.get(member.name, (1, 1))[0] == 0 and not member.is_head]
+    if not odd and none:
+        return warn(
+            "CPUs in Ray on every node but the head",
+            f"{names(none)} registered 0 CPUs (--num-cpus=0): no task that asks for one is ever placed there",
+            headline="A worker has no CPUs in Ray",
+            evidence=tuple(
+                evidence(f"cluster.members[{node}].registered.resources[CPU]", 0, "Ray") for node in none[:8]
+            ),
+            params={"node": none[0], "num_cpus": str(both[none[0]][1])},
+        )
     if not odd:
         return passed("no node registered more CPUs than it may use")
     return warn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from shlex import quote
 
 from rlcheck.check import Verdict, check, fail, info, passed, skip, warn
 from rlcheck.checks.collectives.common import fact, measured, rank_name, several, transports
@@ -80,12 +81,12 @@ def _told_wrong(run: CollectiveFacts, cards: dict[str, tuple[Card, ...]]) -> lis
         names = [card.name for card in mine]
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             value = run.settings.get(node, {}).get(variable, "")
-            wanted = [name.strip() for name in value.lstrip("=").split(",") if name.strip()]
+            wanted = [name for name in value.lstrip("=").split(",") if name.strip()]  # a space counts
             if not wanted or not names or (value.startswith("^") and variable.startswith("NCCL")):
                 continue
             exact = variable.startswith("GLOO") or value.startswith("=")
             if not any(name == one if exact else name.startswith(one) for name in names for one in wanted):
-                found.append(f"{variable}={value} on {node}, which has {listed(names)}")
+                found.append(f"{variable}={quote(value)} on {node}, which has {listed(names)}")
     return found
 
 

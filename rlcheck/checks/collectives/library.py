@@ -70,9 +70,9 @@ def torch_loads_its_own(facts: Facts) -> Verdict:
     )
 
 
-@check("NCL002", "All copies of NCCL are of one version", needs=("nccl",), playbook="nccl-foreign-library",
+@check("NCL002", "No other version of NCCL is on the library path", needs=("nccl",), playbook="nccl-foreign-library",
        caused_by=("NCL001",),
-       problem="Copies of NCCL differ in version")  # fmt: skip
+       problem="Another version of NCCL is on the library path")  # fmt: skip
 def copies_agree(facts: Facts) -> Verdict:
     """Compares every libnccl that a process could find.
 
@@ -102,7 +102,7 @@ def copies_agree(facts: Facts) -> Verdict:
             params={"variable": "LD_LIBRARY_PATH", "bundled": bundled},
         )
     text = ", ".join(f"{library.version} ({library.origin})" for library in known[:6])
-    return passed(f"several versions are installed: {text}; torch takes its own", details=lines)
+    return passed(f"torch takes its own; installed are {text}", details=lines)
 
 
 @check("NCL003", "One NCCL package is installed", needs=("python",), playbook="nccl-two-packages",

@@ -93,7 +93,7 @@ def _last_lines(run: CollectiveFacts, stall: Stall, ranks: Iterable[str]) -> lis
     "Every step of a collective ended",
     needs=_NEEDS,
     playbook="nccl-hang",
-    caused_by=("NCL033", "NCL034", "NCL044"),
+    caused_by=("NCL033", "NCL034", "NCL044", "RAY067"),
 )
 def nothing_hung(facts: Facts) -> Verdict:
     """Looks for steps that did not end within their deadline, and for who was missing.
@@ -199,7 +199,7 @@ def results_right(facts: Facts) -> Verdict:
 
 @check("NCL044", "Every node can run collectives with every other", needs=_NEEDS,
        playbook="nodes-do-not-reach-each-other",
-       caused_by=("NCL033", "NCL034", "NCL051"),
+       caused_by=("NCL033", "NCL034", "NCL051", "RAY067"),
        problem="Two nodes cannot run a collective with each other")  # fmt: skip
 def nodes_can_talk(facts: Facts) -> Verdict:
     """Looks for pairs of nodes that could not run a collective although both are fine with others.

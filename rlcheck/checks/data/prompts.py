@@ -31,9 +31,9 @@ def prompt(facts: Facts) -> Verdict:
     troubles = found(section, "prompt_missing", "prompt_null", "prompt_type", "prompt_empty")
     params = _column(section, "prompt_key", "prompt_missing")
     if troubles:
-        # verl trains on an empty prompt like on any other: it does not stop there.
-        only_empty = asked.framework == "verl" and all(trouble.kind == "prompt_empty" for trouble in troubles)
-        make = warn if only_empty else stops(section)
+        # verl trains on an empty prompt like on any other: it does not stop there. No trainer goes on without a prompt.
+        only_empty = all(trouble.kind == "prompt_empty" for trouble in troubles)
+        make = fail if not only_empty else warn if asked.framework == "verl" else stops(section)
         return verdict(make, section, troubles, f"text or messages in {asked.prompt_key}", params=params)
     num_plain = section.counts.get("plain", 0)
     if num_plain and asked.framework == "verl":

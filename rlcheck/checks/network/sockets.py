@@ -47,14 +47,18 @@ def nccl_socket_ifname(facts: Facts) -> Verdict:
         When nothing is left NCCL stops with "Bootstrap : no socket interface found". Names differ between hosts, so a
         value that is right on one node stops the run on another.
     """
-    pattern = nccl_setting(facts, "NCCL_SOCKET_IFNAME")
-    if not pattern:
+    pattern = environ(facts).get("NCCL_SOCKET_IFNAME") or nccl_setting(facts, "NCCL_SOCKET_IFNAME")
+    if not pattern.strip():
         return skip("NCCL_SOCKET_IFNAME is not set: NCCL chooses by itself")
     interfaces = need(network(facts).interfaces)
     selected = nccl_selection(pattern, interfaces)
     working = [interface for interface in selected if usable(interface)]
     where = (evidence("environ.NCCL_SOCKET_IFNAME", pattern, "environment"),)
-    params = {"nccl_interface": _best(interfaces)}
+    tight = "".join(pattern.split())
+    params = {"nccl_interface": tight if any(map(usable, nccl_selection(tight, interfaces))) else _best(interfaces)}
+    if tight != pattern:
+        found = f"{pattern!r}: NCCL takes a space for a part of the name, and so for one that is not there"
+        return (warn if working else fail)("NCCL_SOCKET_IFNAME without spaces", found, evidence=where, params=params)
     if not working:
         reason = (
             f"{', '.join(describe(i) for i in selected[:4])}, not up or without address" if selected else "no match"
@@ -90,14 +94,15 @@ def gloo_socket_ifname(facts: Facts) -> Verdict:
         A name that is not there stops torch.distributed at start with "Unable to find address for". The usual cause
         is NCCL's syntax (`^lo,docker0`) copied into Gloo's variable.
     """
-    text = environ(facts).get("GLOO_SOCKET_IFNAME", "").strip()
-    if not text:
+    text = environ(facts).get("GLOO_SOCKET_IFNAME", "")
+    if not text.strip():
         return skip("GLOO_SOCKET_IFNAME is not set: Gloo asks for the address of this host's name")
     interfaces = need(network(facts).interfaces)
     by_name = {interface.name: interface for interface in interfaces}
     bad = [problem for name in text.split(",") if (problem := _gloo_problem(name, by_name))]
     where = (evidence("environ.GLOO_SOCKET_IFNAME", text, "environment"),)
-    params = {"gloo_interface": _best(interfaces)}
+    tight = "".join(text.split())
+    params = {"gloo_interface": tight if all(name in by_name for name in tight.split(",")) else _best(interfaces)}
     if bad:
         found = f"{'; '.join(bad[:4])}; usable here: {_candidates(interfaces)}"
         return fail("names of interfaces with an address", found, evidence=where, params=params)
@@ -114,5 +119,6 @@ def _gloo_problem(name: str, by_name: dict[str, Interface]) -> str:
     if name[:1] in ("^", "="):
         return f"{name!r} is NCCL's syntax, which Gloo does not know"
     if name not in by_name:
-        return f"no interface {name!r}"
+        space = " (Gloo takes the space for a part of the name)" if name.strip() in by_name else ""
+        return f"no interface {name!r}{space}"
     return "" if has_address(by_name[name]) else f"{name} has no address"

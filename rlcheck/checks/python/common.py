@@ -104,6 +104,21 @@ def pip_params(facts: Facts, **params: str) -> dict[str, str]:
     return {"python": environment(facts).executable or "python", **params}
 
 
+def reinstall_params(facts: Facts, name: str) -> dict[str, str]:
+    """Parameters of fixes that install the same version of a package again, from where it came from.
+
+    `exact` is the requirement; builds of torch for one CUDA (`+cu126`, `+cpu`) are on PyTorch's own index alone, and
+    have `build` and `index` instead.
+    """
+    have = installed(facts).get(name)
+    if have is None or not have.version:
+        return pip_params(facts, exact=name)
+    _, plus, local = have.version.partition("+")
+    if plus and name in ("torch", "torchvision", "torchaudio"):
+        return pip_params(facts, build=f"{name}=={have.version}", index=f"https://download.pytorch.org/whl/{local}")
+    return pip_params(facts, exact=f"{name}=={have.version}")
+
+
 def worst(severities: Iterable[str], expected: str, found: str, **more: object) -> Verdict:
     """The verdict of several cases: that of the worst of them."""
     have = set(severities)

@@ -26,6 +26,13 @@ class EngineExtra(_Row, frozen=True, kw_only=True):
     extra: str
 
 
+class ImportGuard(_Row, frozen=True, kw_only=True):
+    """Packages whose versions `owner` compares when it is imported, and raises."""
+
+    owner: str
+    packages: tuple[str, ...]
+
+
 class Omission(_Row, frozen=True, kw_only=True):
     """Distributions that are left out on purpose where `beside` is installed."""
 
@@ -169,13 +176,19 @@ class Leftover(_Row, frozen=True, kw_only=True):
 
 
 class Compat(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file. `stack` is in order of importance: root causes are named in it."""
+    """The whole file. `stack` is in order of importance: root causes are named in it.
+
+    `stdlib_of_stack` are the modules of the standard library that are loaded with torch, ray, datasets, transformers
+    and vllm.
+    """
 
     about: str
     updated: str
     stack: tuple[str, ...]
     stack_imports: tuple[str, ...]
     engine_extras: tuple[EngineExtra, ...]
+    import_guards: tuple[ImportGuard, ...]
+    stdlib_of_stack: frozenset[str]
     omissions: tuple[Omission, ...]
     torch: tuple[TorchRelease, ...]
     torch_cuda_on_aarch64: FirstRelease

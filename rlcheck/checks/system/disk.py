@@ -147,8 +147,18 @@ def temp_usable(facts: Facts) -> Verdict:
     if lines:
         problem = fail if failures else warn
         expected = "temporary and cache directories that can be written and hold programs"
-        return problem(expected, lines[0], details=lines[1:], evidence=proof, params=_own_caches(facts))
+        return problem(expected, lines[0], details=lines[1:], evidence=proof, params=_own_places(facts, found))
     return passed("temporary and cache directories can be written", evidence=proof)
+
+
+def _own_places(facts: Facts, found: list[Place]) -> dict[str, str]:
+    """Parameters for what is in trouble: a place for temporary files, one for the caches, or both."""
+    own = _own_caches(facts)
+    bad = {place.purpose for place in found if any(_unusable([place], with_gpus=True))}
+    # /var/tmp, unless it is what does not work: both are on a local disk nearly everywhere.
+    base = "/tmp" if any(p.purpose == "tmp" and p.path.startswith("/var/tmp") for p in found) else "/var/tmp"
+    temporary = {"tmpdir": f"{base}/{own['own']}"} if own and bad & {"tmp", "ray"} else {}
+    return {**temporary, **(own if bad - {"tmp", "ray"} else {})}
 
 
 def _is_in_closed_home(facts: Facts, place: Place) -> bool:

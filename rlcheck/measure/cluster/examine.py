@@ -20,7 +20,8 @@ from rlcheck.measure.machine.context import ProbeContext
 
 T = TypeVar("T")
 
-NAME_S, TCP_S, SPEAKING_S, GCS_S = 3.0, 2.0, 2.0, 3.0
+NAME_S, TCP_S, SPEAKING_S, GCS_S, LARGE_S = 3.0, 2.0, 2.0, 3.0, 1.5
+_SMALL_SEGMENT = 536  # what every IPv4 path carries (RFC 9293, 3.7.1)
 DASHBOARD_PORT, CLIENT_PORT = 8265, 10001
 _MAX_NODES = 512
 
@@ -71,8 +72,11 @@ def examine(
                       lambda: _connect(addresses, [("gcs", port), *extra_ports], clock))  # fmt: skip
     at_head = tuple(contact for contact in contacts.value or () if contact.what == "gcs")
     speaker, gcs = _behind(ctx, at_head, clock)
+    gcs, loses_large_from = _in_small_segments(ctx, at_head, gcs, clock)
     nodes = (gcs.value.nodes.value or ()) if gcs.value else ()
     hosts = tuple(dict.fromkeys([head, *addresses, *(node.address for node in nodes if node.alive)]))
+    node_ports = _node_ports(gcs, nodes, clock)
+    raylets = [contact for contact in node_ports.value or () if contact.what == "raylet" and contact.outcome == "open"]
     return ReachFacts(
         head=head,
         port=port,
@@ -82,13 +86,15 @@ def examine(
         tcp=Fact(missing=contacts.missing) if contacts.value is None else known(at_head),
         speaker=speaker,
         gcs=gcs,
-        node_ports=_node_ports(gcs, nodes, clock),
+        node_ports=node_ports,
         extras=tuple(contact for contact in contacts.value or () if contact.what != "gcs"),
         proxies=_guarded(lambda: proxies.caught_http(ctx.environ, hosts)).value or {},
         grpc_proxies=_guarded(lambda: proxies.caught_grpc(ctx.environ, hosts)).value or {},
         owners=(_guarded(lambda: owners.owners_of_port(ctx, port)).value or ()) if is_local else (),
         own_ray_version=own_ray,
         own_python_version=own_python,
+        loses_large_from=loses_large_from,
+        loses_large_to=_guarded(lambda: tcp.lose_large(raylets, clock.share(LARGE_S))).value or (),
     )
 
 
@@ -158,6 +164,21 @@ def _behind(ctx: ProbeContext, at_head: tuple[Contact, ...], clock: _Clock) -> t
     if speaker.value is not None and speaker.value.kind != "gcs":
         return speaker, absent("no GCS answers at the head's port")
     return speaker, _guarded(lambda: ask_gcs(ctx, contact.address, contact.port, clock.share(GCS_S)))
+
+
+def _in_small_segments(
+    ctx: ProbeContext, at_head: tuple[Contact, ...], gcs: Fact[GcsFacts], clock: _Clock
+) -> tuple[Fact[GcsFacts], tuple[str, ...]]:
+    """Ask again in small packets when small answers came and the list of nodes did not; whose large ones are lost."""
+    from rlcheck.measure.cluster.gcs import ask_gcs
+
+    found = gcs.value
+    late = found.nodes.missing if found is not None else None
+    if found is None or not found.ray_version.value or late is None or late.kind is not MissingKind.TIMEOUT:
+        return gcs, ()
+    contact = next(contact for contact in at_head if contact.outcome == "open")
+    again = _guarded(lambda: ask_gcs(ctx, contact.address, contact.port, clock.share(GCS_S), _SMALL_SEGMENT))
+    return (again, (contact.address,)) if again.value is not None and again.value.nodes.value else (gcs, ())
 
 
 def _node_ports(gcs: Fact[GcsFacts], nodes: tuple[GcsNode, ...], clock: _Clock) -> Fact[tuple[Contact, ...]]:

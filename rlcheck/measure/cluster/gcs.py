@@ -71,12 +71,15 @@ def find_token(ctx: ProbeContext) -> tuple[str, str]:
     return (text, path) if text and text.isascii() and text.isprintable() else ("", "")
 
 
-def ask_gcs(ctx: ProbeContext, address: str, port: int, timeout_s: float) -> GcsFacts:
-    """Everything that is wanted of the GCS, within `timeout_s`; what does not come in time is missing."""
+def ask_gcs(ctx: ProbeContext, address: str, port: int, timeout_s: float, max_segment: int = 0) -> GcsFacts:
+    """Return everything that is wanted of the GCS, within `timeout_s`; what does not come in time is missing.
+
+    With `max_segment`, its answers come in TCP segments of at most so many bytes.
+    """
     started = time.monotonic()
     deadline = started + timeout_s
     try:
-        with Connection(address, port, timeout_s) as connection:
+        with Connection(address, port, timeout_s, max_segment) as connection:
             return _ask_all(_Caller(ctx, connection, deadline), started)
     except CallError as error:
         return _unanswered(error, time.monotonic() - started)

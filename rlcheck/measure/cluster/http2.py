@@ -133,15 +133,20 @@ class Connection:
         address: a literal address.
         port: TCP port.
         timeout_s: for connecting.
+        max_segment: the largest TCP segment in bytes that the server may send; 0 for what the route allows.
 
     Raises:
         CallError: no connection.
     """
 
-    def __init__(self, address: str, port: int, timeout_s: float) -> None:
+    def __init__(self, address: str, port: int, timeout_s: float, max_segment: int = 0) -> None:
         self._authority = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         try:
-            self._socket = socket.create_connection((address, port), max(timeout_s, 0.01))
+            self._socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+            self._socket.settimeout(max(timeout_s, 0.01))
+            if max_segment:
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, max_segment)
+            self._socket.connect((address, port))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each call is a few small packets
         except OSError as error:
             raise CallError("network", error.strerror or str(error)) from None

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import array
 import errno
+import fcntl
 import os
 import selectors
 import socket
+import termios
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
 from rlcheck.facts.reach import Contact
 
 _BATCH = 256
+_HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_LARGE_BYTES = 9500  # more than one packet, also where packets have 9000 bytes
+_IGNORED_FRAME = _LARGE_BYTES.to_bytes(3, "big") + b"\xf0" + bytes(5 + _LARGE_BYTES)
 _OUTCOMES: Mapping[int, str] = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "filtered",
@@ -51,6 +58,50 @@ def connect_all(targets: Iterable[Target], timeout_s: float) -> tuple[Contact, .
         batches_left = 1 + -(-len(wanted) // _BATCH)
         found += _connect_batch(batch, max(0.05, (end - time.monotonic()) / batches_left))
     return tuple(found)
+
+
+def lose_large(open_ports: Iterable[Contact], timeout_s: float) -> tuple[str, ...]:
+    """Return the addresses that acknowledge small packets and do not acknowledge large ones before `timeout_s` is over.
+
+    Args:
+        open_ports: ports of gRPC servers. They get HTTP/2's opening and then a frame of no known type, which HTTP/2
+            tells them to discard (RFC 9113, 4.1).
+        timeout_s: for all of them; what is acknowledged at once takes a round trip.
+    """
+    deadline = time.monotonic() + timeout_s
+    waiting: dict[str, socket.socket] = {}
+    try:
+        for port in open_ports:
+            with suppress(OSError):
+                connection = waiting[port.address] = socket.create_connection((port.address, port.port), 0.5)
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.send(_HTTP2_OPENING)
+        _wait_acknowledged(waiting, (deadline + time.monotonic()) / 2)
+        small = {address: connection for address, connection in waiting.items() if not _unacknowledged(connection)}
+        for connection in small.values():
+            with suppress(OSError):
+                connection.send(_IGNORED_FRAME)
+        _wait_acknowledged(small, deadline)
+        return tuple(a for a, connection in small.items() if _unacknowledged(connection) == len(_IGNORED_FRAME))
+    finally:
+        for connection in waiting.values():
+            connection.close()
+
+
+def _wait_acknowledged(connections: Mapping[str, socket.socket], deadline: float) -> None:
+    while any(map(_unacknowledged, connections.values())) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _unacknowledged(connection: socket.socket) -> int:
+    """How many of the bytes that were sent the other machine's kernel has not acknowledged."""
+    count = array.array("i", [0])
+    try:
+        fcntl.ioctl(connection, termios.TIOCOUTQ, count)
+    except OSError:
+        return 0
+    return count[0]
 
 
 def _connect_batch(targets: list[Target], timeout_s: float) -> list[Contact]:

@@ -136,6 +136,8 @@ def _is_line(source: str) -> bool:
 
 
 def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Given:
+    if not text.strip():
+        raise ReadError(f"{name} is empty; give a config file, a script or a recipe")
     launch = launch_in(name, text)
     if launch is None:
         if text.startswith("#!") or name.endswith((".sh", ".bash", ".slurm", ".sbatch")):

@@ -7,6 +7,7 @@ standard input, so nothing is installed there, and it works through `docker exec
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _SCAN = _PACKAGE / "remote" / "scan"
 _SCAN_TIMEOUT_S = 20.0
 _MARK = "rlcheck-scan:"
+_LEAVES = re.compile(r"\b(?:exit|_exit|quit|abort|raise|SystemExit)\b")
 _NAME_THERE = "rlcheck_scan"
 
 
@@ -43,8 +45,12 @@ def collect(ctx: ProbeContext) -> Fact[PythonFacts]:
 
 
 def stack_table() -> list[dict[str, Any]]:
-    """Return the packages that matter to a run, what they install and what of them is examined."""
-    return table("stack", list[dict[str, Any]])
+    """Return the packages that matter to a run, what they install and what of them is examined.
+
+    `without` is what is left out on purpose beside one: nobody need look for who imports it.
+    """
+    omissions = {row["beside"]: row["missing"] for row in table("compat", dict[str, Any])["omissions"]}
+    return [{**row, "without": omissions.get(row["name"], [])} for row in table("stack", list[dict[str, Any]])]
 
 
 def _scan_here(ctx: ProbeContext) -> Fact[dict[str, Any]]:
@@ -74,7 +80,8 @@ def _answer(ctx: ProbeContext, result: CommandResult) -> Fact[dict[str, Any]]:
     except (msgspec.DecodeError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        return missing(MissingKind.ERROR, f"{_name(ctx)} did not answer as a Python would: {_complaint(result)}")
+        reason = f"{_name(ctx)} did not answer as a Python would: {_complaint(result)}{_leaving(ctx)}"
+        return missing(MissingKind.ERROR, reason)
     if "too_old" in document:
         reason = f"{_name(ctx)} is Python {document['too_old']}; rlcheck examines Python 3.8 and later"
         return missing(MissingKind.UNSUPPORTED, reason)
@@ -86,6 +93,18 @@ def _complaint(result: CommandResult) -> str:
     last = next((line.strip() for line in reversed(result.stderr.splitlines()) if line.strip()), "")
     status = f"killed by signal {-result.returncode}" if result.returncode < 0 else f"exit status {result.returncode}"
     return f"{status}, {last[:200]}" if last else status
+
+
+def _leaving(ctx: ProbeContext) -> str:
+    """The lines of .pth files that end every Python of the environment before it begins, for the end of a sentence."""
+    prefix = Path(_command(ctx)[0]).parent.parent
+    found = [
+        f"{path}:{number}: {line.strip()[:120]}"
+        for path in sorted(prefix.glob("lib/python3*/site-packages/*.pth"))
+        for number, line in enumerate((ctx.read_text(str(path)).value or "").splitlines(), 1)
+        if line.startswith(("import ", "import\t")) and _LEAVES.search(line)
+    ]
+    return f"; every start of this Python runs {'; '.join(found[:3])}" if found else ""
 
 
 def _program() -> str:

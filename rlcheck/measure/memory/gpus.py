@@ -32,6 +32,9 @@ def _table() -> tuple[tuple[re.Pattern[str], Known], ...]:
     )
 
 
+_MODEL = re.compile(r"[a-z]*\d+")
+
+
 def by_name(text: str) -> Known:
     """The GPU that `text` names: `H200`, `NVIDIA H100 80GB HBM3`, `a100-40gb`.
 
@@ -46,7 +49,9 @@ def by_name(text: str) -> Known:
     meant = [name for key, name in names.items() if plain and key.startswith(plain)]
     if len(meant) > 1:
         raise GpuError(f"{text} comes with different amounts of memory: write {' or '.join(_typed(n) for n in meant)}")
-    near = meant or [names[key] for key in difflib.get_close_matches(plain, names, 1)]
+    # Another number is another GPU with other memory, however close the names are (H800, H200).
+    alike = [key for key in names if _MODEL.findall(key)[:1] == _MODEL.findall(plain)[:1]]
+    near = meant or [names[key] for key in difflib.get_close_matches(plain, alike, 1)]
     hint = f"write {_typed(near[0])} if you mean that, or " if near else ""
     raise GpuError(f"no GPU {text!r} is known; {hint}give its memory: --gpu 80GiB")
 

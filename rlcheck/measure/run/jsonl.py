@@ -34,6 +34,8 @@ STEP_NAMES = (
 """Under one of these a line says its step; the first that it has counts."""
 LONGEST_LINE = 100 * 2**20
 """Bytes. A longer line holds no metrics."""
+_HOPELESS_LINES = 10_000
+"""A file without a JSON object among so many lines is some other log."""
 _KEPT = ("nonfinite", "audit")
 _NO_NUMBERS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
 _WRAPPERS = ("data", "metrics")
@@ -177,7 +179,7 @@ def read_lines(path: Path, series: Series) -> Lines:
         CurveError: it cannot be read, a line is enormous, or no line holds metrics.
     """
     lines, records = Lines(), Records(series)
-    bad_end = False
+    bad_end = any_good = False
     number, before = 0, series.places(0).start
     try:
         if is_table(path):
@@ -186,11 +188,15 @@ def read_lines(path: Path, series: Series) -> Lines:
             if not line.strip():
                 continue
             if records.add_line(line, before + number):
+                any_good = True
                 continue
             written = console_record(line)
             if written is not None:
                 records.add(written, before + number)
                 lines.num_console += 1
+                any_good = True
+            elif not any_good and number > _HOPELESS_LINES:
+                break
             else:
                 bad_end = not line.endswith(b"\n")
                 lines.num_bad += not bad_end

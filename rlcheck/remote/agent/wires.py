@@ -13,6 +13,10 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 GREETING = b"rlcheck "
+LARGE = bytes(9500)
+"""Sent after the greeting: more than one packet, also where packets have 9000 bytes."""
+LARGE_WAIT_S = 0.8
+"""Without any byte of `LARGE` for so long after the greeting, large packets are lost on the way."""
 LISTENER_LIFETIME_S = 120.0
 """A listener closes by itself after this time, should the doctor be cut off before it says so."""
 MAX_IN_FLIGHT = 400
@@ -29,7 +33,7 @@ def clock(request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 class Wires:
-    """The listeners of this agent. Each greets whoever connects with one line and hangs up."""
+    """The listeners of this agent. Each greets whoever connects with one line, sends `LARGE` and hangs up."""
 
     def __init__(self) -> None:
         self.greeting = GREETING + secrets.token_hex(8).encode() + b"\n"
@@ -90,6 +94,7 @@ class Wires:
             try:
                 connection.setblocking(False)
                 connection.send(self.greeting)
+                connection.send(LARGE)
             except OSError:
                 return
 
@@ -125,6 +130,7 @@ class Attempt:
         self.started = time.monotonic()
         self.rtt_s = -1.0
         self.heard = b""
+        self.greeted_at = 0.0
         family = socket.AF_INET6 if ":" in target["address"] else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.setblocking(False)
@@ -152,12 +158,18 @@ class Attempt:
             chunk = b""
         self.heard += chunk
         if self.heard.startswith(expected):
-            self.outcome = ("open", "")
+            self.greeted_at = self.greeted_at or time.monotonic()
+            if len(self.heard) > len(expected) + 1 or not chunk:
+                self.outcome = ("open", "")
         elif not chunk or not expected.startswith(self.heard):
             self.outcome = ("error", "something else than the other machine's listener answered")
 
     def contact(self) -> Dict[str, Any]:
         """The result, as a Contact of rlcheck/facts/reach.py."""
+        loses_large = False
+        if self.outcome is None and self.greeted_at:
+            self.outcome = ("open", "")
+            loses_large = time.monotonic() - self.greeted_at > LARGE_WAIT_S
         if self.outcome is None and self.rtt_s >= 0:
             # Connected; a greeting that has not come yet is no proof of a stranger on a busy machine.
             self.outcome = ("open", "the listener's greeting did not come in time")
@@ -169,6 +181,7 @@ class Attempt:
             "outcome": outcome,
             "detail": detail,
             "rtt_s": self.rtt_s if outcome == "open" else -1.0,
+            "loses_large": loses_large,
         }
 
 

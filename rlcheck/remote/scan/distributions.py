@@ -146,6 +146,10 @@ def _read_record(record: Record) -> None:
     if broken:
         details["broken"] = broken
     details["installer"] = text(record.file("INSTALLER"), 256).strip()[:40]
+    # pip and uv always write one; a distribution's own packages (Debian's) have none.
+    is_wheel = record.info.endswith(".dist-info") and details["installer"] in ("pip", "uv")
+    if not broken and is_wheel and not os.path.exists(record.file("RECORD")):
+        details["broken"] = "no RECORD: pip can neither upgrade nor remove it"
     details["wheel_tags"] = metadata.wheel_tags(record.file("WHEEL"))
     url, editable = metadata.direct_url(record.file("direct_url.json"))
     if url:

@@ -42,6 +42,11 @@ def _current_directory() -> str:
         return ""
 
 
+def working_directory(environ: Mapping[str, str]) -> str:
+    """The directory that `python -m` and a script there put first on the path; "" where that is switched off."""
+    return "" if environ.get("PYTHONSAFEPATH") else _current_directory()
+
+
 def describe(environ: Mapping[str, str], root: str) -> dict[str, Any]:
     """The fields of the facts document that are about the interpreter itself."""
     import site

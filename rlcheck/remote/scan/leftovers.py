@@ -8,14 +8,23 @@ from collections.abc import Callable, Iterable
 
 from .distributions import Record
 from .files import Listings, text
+from .owners import tops_of
 
+_IMPORTED = re.compile(r"(?:^|;)[ \t]*import[ \t]+([A-Za-z_]\w*)")
 _FINDER_MAPPING = re.compile(r"^MAPPING\b[^=\n]*=\s*(\{.*\})\s*$", re.M)
 
 
 def find(
-    site_directories: Iterable[str], records: list[Record], listings: Listings, unowned: Iterable[str]
+    site_directories: Iterable[str],
+    records: list[Record],
+    listings: Listings,
+    unowned: Iterable[str],
+    is_module: Callable[[str], bool],
 ) -> tuple[str, ...]:
-    """One `path: what it is` for each left-over. `unowned` are package directories that no distribution claims."""
+    """One `path: what it is` for each left-over. `unowned` are package directories that no distribution claims.
+
+    `is_module` says whether a name can be imported.
+    """
     found: list[str] = []
     for directory in site_directories:
         for name in listings.names(directory):
@@ -24,10 +33,13 @@ def find(
                 found.append(f"{path}: half-removed package (pip renames to this while it uninstalls)")
             elif name.endswith(".pth"):
                 found += [f"{path}: {what}" for what in _dead_path_entries(directory, text(path, 1 << 16))]
+                found += [f"{path}:{what}" for what in _dead_imports(text(path, 1 << 16), is_module)]
             elif name.startswith("__editable__") and name.endswith("_finder.py"):
                 found += [f"{path}: {what}" for what in _dead_mapping(text(path, 1 << 20))]
     for record in records:
-        if record.details.get("broken", "").startswith("no readable"):
+        # With its files there it is an installed package, whose record is broken: that is not to be removed.
+        has_files = any(os.path.exists(f"{record.location}/{top}") for top in tops_of(record))
+        if record.details.get("broken", "").startswith("no readable") and not has_files:
             found.append(f"{record.info}: {record.details['broken']}")
     found += [f"{path}: package directory that no installed distribution owns" for path in unowned]
     return tuple(found)
@@ -41,6 +53,16 @@ def _dead_path_entries(directory: str, lines: str) -> list[str]:
             target = os.path.join(directory, entry)
             if "\0" not in target and not os.path.exists(target):
                 dead.append(f"points to {entry}, which does not exist")
+    return dead
+
+
+def _dead_imports(lines: str, is_module: Callable[[str], bool]) -> list[str]:
+    """The lines that cannot be run, since what they import is not there."""
+    dead = []
+    for number, line in enumerate(lines.splitlines(), 1):
+        for name in _IMPORTED.findall(line) if line.startswith(("import ", "import\t")) else ():
+            if not is_module(name):
+                dead.append(f"{number}: imports {name}, which is not there; Python ignores the rest of this file")
     return dead
 
 

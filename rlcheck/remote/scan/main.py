@@ -8,7 +8,19 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from . import distributions, extensions, interpreter, leftovers, owners, places, torch_build
+from . import (
+    damage,
+    distributions,
+    extensions,
+    imported,
+    interpreter,
+    leftovers,
+    metadata,
+    moved,
+    owners,
+    places,
+    torch_build,
+)
 from .distributions import Record
 from .files import Listings, read
 from .linker import Linker
@@ -72,16 +84,19 @@ class _Scan:
         """The whole document."""
         document = self.part("interpreter", lambda: interpreter.describe(self.environ, self.root), {})
         document["sys_path"] = self.sys_path
+        document.update(self.part("moved", lambda: moved.describe(self.listings), {}))
         self.records = self.part("distributions", lambda: distributions.find(self.sys_path, self.listings), [])
         self.reached = self.part("requirements", lambda: self._details(), [])
         self.contents = self.part("owners", lambda: owners.contents(self.reached), [])
         document["owners"] = self.part("owners", lambda: owners.shared(self.contents), {})
-        document["shadowed"] = self.part("shadowed", self._shadowed, {})
+        document.update(self.part("shadowed", self._shadowed, {}))
         self.torch = self.part("torch", self._torch, None)
         document["torch"] = self._torch_fact()
         document["extensions"] = self.part("extensions", self._extensions, [])
         conda = document.get("conda_packages", {})
         document["leftovers"] = self.part("leftovers", lambda: self._leftovers(conda), ())
+        document["unguarded"] = self.part("unguarded", self._unguarded, {})
+        self.part("damage", lambda: damage.mark(self.contents, self._compiled()), None)
         document["distributions"] = [record.document() for record in self.records]
         document["modules"] = self.part("modules", self._modules, [])
         document["errors"] = self.errors
@@ -90,13 +105,48 @@ class _Scan:
     def _details(self) -> list[Record]:
         return distributions.read_details(self.records, lambda name: self.stack.row(name) is not None)
 
-    def _shadowed(self) -> dict[str, tuple[str, ...]]:
+    def _compiled(self) -> set[str]:
+        """The distributions of the stack, and what brings their libraries."""
+        return {record.name for record in self.reached if self.stack.row(record.name) is not None}
+
+    def _unguarded(self) -> dict[str, str]:
+        have = {record.name for record in self.records}
+        for record in self.reached:
+            have.update((self.stack.row(record.name) or {}).get("without", ()))
+        found: dict[str, str] = {}
+        for record in self.reached:
+            row = self.stack.row(record.name)
+            asked = [metadata.parse_requirement(line) for line in record.details.get("requires", ())] if row else []
+            lost = {name: imported.module_of(name) for name, _, extra in asked if not extra and name not in have}
+            lost = {name: module for name, module in lost.items() if name and not self._importable(module)}
+            if lost and row:
+                attributes = [spec.partition(":")[2] for spec in row["deep"] if ":" in spec]
+                roots = dict.fromkeys(row["imports"], attributes)
+                location = record.details.get("editable") or record.location
+                found = {**imported.unguarded(roots, location, lost), **found}
+        return found
+
+    def _importable(self, module: str) -> bool:
+        return bool(places.providers(module.partition(".")[0], self.sys_path, self.listings))
+
+    def _shadowed(self) -> dict[str, Any]:
         homes: dict[str, list[tuple[str, str]]] = {}
         for record in self.reached:
             row = self.stack.row(record.name)
             for name in row["imports"] if row else ():
                 homes.setdefault(name, []).append((record.location, record.details.get("editable", "")))
-        return places.shadowed(homes, self.sys_path, self.listings)
+        here = interpreter.working_directory(self.environ)
+        hidden = places.shadowed(homes, self.sys_path, self.listings)
+        if not here or here in self.sys_path:
+            return {"shadowed": hidden}
+        fresh = places.shadowed(homes, [here, *self.sys_path], self.listings)
+        mine = {name: found for name, found in fresh.items() if name not in hidden and found[0].startswith(here)}
+        copies = [name for name, found in mine.items() if places.is_copy(found)]
+        return {
+            "shadowed": {**hidden, **mine},
+            "shadowing_copies": copies,
+            "hidden_stdlib": places.hidden_stdlib(here, self.listings),
+        }
 
     def _torch(self) -> dict[str, Any] | None:
         record = next((record for record in self.reached if record.name == "torch"), None)
@@ -141,12 +191,16 @@ class _Scan:
         owned = {top for item in self.contents for top in item.tops} | {name.replace("-", "_") for name in conda}
         for record in self.reached:
             row = self.stack.row(record.name)
-            if row and (record.details.get("editable") or not record.info.endswith(".dist-info")):
+            if row and (record.details.get("editable") or not os.path.exists(record.file("RECORD"))):
                 owned.update(row["imports"])
         unowned = leftovers.unowned_packages(
             self.stack.import_names(), self.site_directories, owned, self._claimed, self.listings
         )
-        return leftovers.find(self.site_directories, self.records, self.listings, unowned)
+        return leftovers.find(self.site_directories, self.records, self.listings, unowned, self._is_module)
+
+    def _is_module(self, name: str) -> bool:
+        standard = (*sys.builtin_module_names, *getattr(sys, "stdlib_module_names", ()), *sys.modules)
+        return name in standard or self._importable(name)
 
     def _claimed(self, name: str) -> bool:
         """Whether a distribution outside the stack installs module `name` (a fork under another name, say)."""

@@ -17,24 +17,24 @@ _NOT_MODULES = frozenset({"tests", "test", "docs", "doc", "examples", "benchmark
 
 
 class Contents:
-    """What one distribution installs. `tops` are the first components of its paths."""
+    """What one distribution installs. `tops` are the first components of its paths, `data` its RECORD."""
 
     def __init__(self, record: Record, data: bytes) -> None:
         self.record = record
-        self._data = b"\n" + (data.replace(b"\r\n", b"\n") if b"\r" in data else data)
-        self.tops = tuple(dict.fromkeys(_first_components(self._data)))
+        self.data = b"\n" + (data.replace(b"\r\n", b"\n") if b"\r" in data else data)
+        self.tops = tuple(dict.fromkeys(_first_components(self.data)))
         if not data:
             self.tops = _declared_tops(record)
 
     def files_under(self, top: str) -> dict[str, str]:
         """Path and hash of each file of module `top`; compiled bytecode and unhashed files are left out."""
-        if self._data == b"\n":
+        if self.data == b"\n":
             return {f"{top}/__init__.py": "?"} if top in self.tops else {}
         name = top.encode("utf-8", "surrogateescape")
-        start = self._data.find(b"\n" + name)
-        end = self._data.find(b"\n", self._data.rfind(b"\n" + name) + 1)
+        start = self.data.find(b"\n" + name)
+        end = self.data.find(b"\n", self.data.rfind(b"\n" + name) + 1)
         found = {}
-        for line in self._data[start : end if end >= 0 else None].decode("utf-8", "surrogateescape").splitlines():
+        for line in self.data[start : end if end >= 0 else None].decode("utf-8", "surrogateescape").splitlines():
             path, _, rest = line.partition(",")
             if (path.startswith(f"{top}/") or _module_of(path) == top) and not rest.startswith(","):
                 found[path] = rest.partition(",")[0]
@@ -42,7 +42,7 @@ class Contents:
 
     def extension_files(self) -> Iterator[str]:
         """The paths of its compiled files, relative to its location."""
-        data, place = self._data, self._data.find(b".so,")
+        data, place = self.data, self.data.find(b".so,")
         while place >= 0:
             yield data[data.rfind(b"\n", 0, place) + 1 : place + 3].decode("utf-8", "surrogateescape")
             place = data.find(b".so,", place + 4)
@@ -50,7 +50,15 @@ class Contents:
     @property
     def has_record(self) -> bool:
         """Whether the list of files is known."""
-        return self._data != b"\n"
+        return self.data != b"\n"
+
+
+def tops_of(record: Record) -> tuple[str, ...]:
+    """The first components of what a distribution installs, its record left out; its own name where nothing says."""
+    found = Contents(record, files.read(record.file("RECORD"), _RECORD_LIMIT_BYTES) or b"").tops
+    return tuple(top for top in found if not top.endswith((".dist-info", ".egg-info", "__pycache__"))) or (
+        record.name.replace("-", "_"),
+    )
 
 
 def contents(records: list[Record]) -> list[Contents]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, FrozenImporter
 from typing import NamedTuple
 
 from .files import Listings
@@ -63,6 +64,34 @@ def shadowed(
             relevant = [place for place in places if place.is_regular] or places
             result[name] = tuple(place.path for place in relevant)
     return result
+
+
+def is_copy(found: tuple[str, ...]) -> bool:
+    """Whether the first place has most of what the second has: the package again (a checkout), and no stranger."""
+    if len(found) < 2:
+        return False
+    first, second = (set(_names(path)) for path in found[:2])
+    return bool(second) and 2 * len(first & second) >= len(second)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(directory) if not name.startswith((".", "__pycache__"))]
+    except OSError:
+        return []
+
+
+def hidden_stdlib(directory: str, listings: Listings) -> dict[str, str]:
+    """The modules of the standard library that a file or package in `directory` is imported instead of."""
+    found = {}
+    standard = frozenset(getattr(sys, "stdlib_module_names", ())) - frozenset(sys.builtin_module_names)
+    for entry in listings.names(directory):
+        name = entry.partition(".")[0]
+        if name in standard and name not in found and FrozenImporter.find_spec(name) is None:
+            place = _in(directory, name, listings)
+            if place is not None and place.is_regular:
+                found[name] = place.path
+    return found
 
 
 def _deepest_providers(name: str, sys_path: Iterable[str], listings: Listings) -> list[Place]:

@@ -115,7 +115,11 @@ def _values(member: Member) -> dict[str, str]:
                             ("vllm", "vLLM"), ("driver", "driver"))
         if name in machine.versions
     }  # fmt: skip
-    return {"GPUs": _gpus(machine), "CPUs": _cpus(machine), "memory": _gib(machine.memory_total_bytes), **versions}
+    there = {"GPUs": _gpus(machine), "CPUs": _cpus(machine)}
+    if member.registered is not None:
+        counts = (f"{member.registered.resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
+        there["in Ray"] = " and ".join(counts)
+    return {**there, "memory": _gib(machine.memory_total_bytes), **versions}
 
 
 def _gpus(machine: MachineFacts) -> str:

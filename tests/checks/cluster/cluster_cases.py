@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rlcheck.facts.base import Fact, MissingKind, absent, known, missing
+from rlcheck.facts.base import Fact, MissingKind, absent, known, missing, need
 from rlcheck.facts.cluster import (
     Card,
     ClusterFacts,
@@ -105,6 +105,20 @@ def cluster(
     return Facts(node="node1", cluster=known(ClusterFacts(via=via, members=tuple(members), seconds=1.5)))
 
 
+def losing_large(to: int, source: int) -> Facts:
+    """What node `source` sends to node `to` arrives in small packets only."""
+    found = cluster()
+    members = list(need(found.cluster).members)
+    heard = members[to - 1]
+    contacts = tuple(
+        msgspec.structs.replace(contact, loses_large=contact.what == "probe" and peer == f"node{source}")
+        for contact, peer in zip(heard.contacts, heard.peers, strict=True)
+    )
+    members[to - 1] = msgspec.structs.replace(heard, contacts=contacts)
+    section = msgspec.structs.replace(need(found.cluster), members=tuple(members))
+    return msgspec.structs.replace(found, cluster=known(section))
+
+
 def with_environ(**variables: str) -> dict[str, Any]:
     return {"environ": {"NCCL_DEBUG": "WARN"} | variables}
 
@@ -165,5 +179,6 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "RAY061": (cluster(odd={3: {"memlock_bytes": 8 << 20}}), HEALTHY),
     "RAY062": (cluster(outcome=lambda a, b, what: "filtered" if b == 3 else "open"), HEALTHY),
     "RAY063": (cluster(outcome=lambda a, b, what: "filtered" if what == "worker" else "open"), HEALTHY),
+    "RAY067": (losing_large(3, 2), HEALTHY),
     "RAY064": (cluster(rtt=lambda a, b: 0.03 if {a, b} == {2, 3} else 1e-4), HEALTHY),
 }  # fmt: skip

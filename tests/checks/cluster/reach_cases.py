@@ -146,6 +146,8 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     ),
     "RAY040": (way(gcs=gcs((*NODES, LOST))), way(gcs=gcs((*NODES, STOPPED)))),
     "RAY041": (way(gcs=gcs(BRIDGED), node_ports=known(ports_of(BRIDGED, raylet="filtered"))), HEALTHY),
+    "RAY066": (way(loses_large_to=(WORKER,)), HEALTHY),
+    "RAY068": (way(gcs=gcs((*NODES, node(WORKER, node_id="again")))), HEALTHY),
     "RAY065": (workers("filtered"), workers("open")),
     "RAY042": (way(gcs=gcs(groups=(TOO_BIG,))), HEALTHY),
     "RAY043": (way(gcs=gcs((node(),)), wanted=WANTED), way(wanted=WANTED)),

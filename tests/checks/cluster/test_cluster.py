@@ -90,6 +90,9 @@ def test_gpus_that_ray_was_not_given() -> None:
     assert judge("RAY052", cluster(registered={3: {"GPU": 4.0}})).status == "warn"
     four = {n: {"GPU": 4.0} for n in range(1, 5)}
     assert judge("RAY052", cluster(registered=four)).status == "info", "the same everywhere looks like a decision"
+    assert judge("RAY053", cluster(registered={1: {"CPU": 0.0}})).status == "pass", "a head that runs no tasks"
+    idle = judge("RAY053", cluster(registered={3: {"CPU": 0.0}}))
+    assert (idle.status, "node3 registered 0 CPUs" in idle.message) == ("warn", True)
     assert judge("RAY052", cluster(registered={1: {"GPU": 0.0}})).status == "info", "a head that runs no tasks"
     assert judge("RAY052", cluster(odd={3: gpus(7)})).status == "fail", "one was lost after `ray start`"
 

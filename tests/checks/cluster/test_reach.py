@@ -224,6 +224,19 @@ def test_versions(environ: dict[str, str], ray: str, python: str, status: str):
     assert judge("RAY038", way(environ, own_ray_version=ray, own_python_version=python)).status == status
 
 
+def test_a_cluster_without_a_living_node_is_not_healthy() -> None:
+    """A head whose raylet has not registered yet, and one that has only dead nodes."""
+    for nodes in ((), (LOST,)):
+        found = judge("RAY036", way(gcs=gcs(nodes, num_dead=len(nodes))))
+        assert (found.status, found.headline) == ("fail", "The cluster has no node")
+
+
+def test_a_machine_that_joined_twice() -> None:
+    found = judge("RAY068", CASES["RAY068"][0])
+    assert "3 nodes: node-6 (10.0.0.6) joined 2 times" in found.message
+    assert found.params == {"address": WORKER, "head": f"{HEAD}:6379"}
+
+
 def test_an_open_gcs_on_a_public_address():
     facts = way(**HERE, owners=(GCS_SERVER,), addresses=("127.0.0.1", "8.8.8.8"))
     assert "open on 8.8.8.8:6379 without one" in judge("RAY039", facts).message

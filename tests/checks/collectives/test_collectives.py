@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import msgspec
 import pytest
 
@@ -141,6 +143,7 @@ def test_a_slow_card_counts_for_sockets_alone() -> None:
         ("NCCL_SOCKET_IFNAME", "^docker,lo", "pass"),
         ("NCCL_SOCKET_IFNAME", "ib0", "fail"),
         ("NCCL_SOCKET_IFNAME", "docker0", "warn"),
+        ("NCCL_SOCKET_IFNAME", "eth1 ", "fail"),
     ],
 )
 def test_names_of_interfaces(variable: str, value: str, status: str) -> None:
@@ -148,7 +151,7 @@ def test_names_of_interfaces(variable: str, value: str, status: str) -> None:
     finding = judge("NCL051", facts)
     assert finding.status == status
     if status != "pass":
-        assert f"{variable}={value} on n1" in finding.message
+        assert f"{variable}={shlex.quote(value)} on n1" in finding.message
         assert finding.fixes[0].command.startswith("export NCCL_SOCKET_IFNAME=eth1")
 
 

@@ -46,6 +46,7 @@ def test_older_copy_in_the_system_is_usual_in_images() -> None:
     finding = judge("NCL002", ncl(libraries=(BUNDLED, SYSTEM)))
     assert finding.status == "pass"
     assert "2.28.3 (system)" in finding.message
+    assert "agree" not in finding.title, "several versions are installed"
 
 
 @pytest.mark.parametrize(

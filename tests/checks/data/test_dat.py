@@ -29,6 +29,7 @@ def judged(id: str, facts):
         ("DAT012", "prompt_empty", VERL, "warn"),
         ("DAT012", "prompt_null", VERL, "fail"),
         ("DAT012", "prompt_empty", Asked(prompt_key="prompt"), "warn"),
+        ("DAT012", "prompt_null", Asked(prompt_key="prompt"), "fail"),
         ("DAT013", "message_role", VERL, "warn"),
         ("DAT013", "message_form", VERL, "fail"),
         ("DAT013", "last_assistant", RLTRAIN, "fail"),

@@ -37,6 +37,9 @@ def test_nccl_syntax(pattern: str, names: list[str]) -> None:
         ("lo", SEVERAL, "fail"),
         ("^lo,eth0", {}, "fail"),
         ("", {}, "skip"),
+        ("eth0 ", {}, "fail"),
+        (" eth0", {}, "fail"),
+        ("^lo, docker0", {}, "warn"),
     ],
 )
 def test_nccl_variable(value: str, env: dict[str, str], status: str) -> None:
@@ -60,12 +63,21 @@ def test_interface_that_is_down_does_not_count() -> None:
         ("eth", {}, "fail", "no interface 'eth'"),
         ("eth0,ens9", {}, "fail", "no interface 'ens9'"),
         ("lo", SEVERAL, "fail", "loopback only"),
+        ("eth0 ", {}, "fail", "no interface 'eth0 ' (Gloo takes the space"),
+        (" eth0", {}, "fail", "no interface ' eth0'"),
     ],
 )
 def test_gloo_variable(value: str, env: dict[str, str], status: str, text: str) -> None:
     finding = judge("NET013", net(env={"GLOO_SOCKET_IFNAME": value, **env}))
     assert finding.status == status
     assert text in finding.message
+
+
+@pytest.mark.parametrize(("id", "name"), [("NET012", "NCCL"), ("NET013", "GLOO")])
+def test_a_space_is_shown_and_the_fix_has_none(id: str, name: str) -> None:
+    finding = judge(id, net(env={f"{name}_SOCKET_IFNAME": "eth0 "}))
+    assert "'eth0 '" in finding.message
+    assert f"export {name}_SOCKET_IFNAME=eth0" in [fix.command for fix in finding.fixes]
 
 
 def test_fix_names_an_interface_that_is_here() -> None:

@@ -53,6 +53,11 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         machine(VLLM_24, dist("transformers", "4.57.1"), dist("trl", "0.27.0", "transformers>=4.56.2")),
         machine(VLLM_24, dist("transformers", "5.9.0"), dist("trl", "0.27.0", "transformers>=4.56.2")),
     ),
+    "ENV048": (
+        machine(dist("torch", "2.11.0", damaged=("torch/lib/libtorch_python.so: cut short, 9 of 99 bytes",))),
+        machine(dist("torch", "2.11.0")),
+    ),
+    "ENV049": (machine(kind="venv", moved_from="/old"), machine(kind="venv")),
     "ENV007": (
         machine(dist("verl", "0.9.1", "tensordict>=0.8.0,<=0.10.0,!=0.9.0"), dist("torch", "2.11.0")),
         machine(dist("verl", "0.9.1", "tensordict>=0.8.0,<=0.10.0,!=0.9.0"), dist("tensordict", "0.10.0")),
@@ -238,4 +243,11 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         imported(ImportTest(module="vllm:LLM", seconds=48.2, ok=True)),
         imported(ImportTest(module="vllm:LLM", seconds=8.2, ok=True)),
     ),
+}
+
+OTHER_FIRES = {
+    "ENV048": (
+        machine(dist("torch", "2.11.0+cu130", damaged=("torch/lib/libc10.so: a link that points nowhere (/gone)",))),
+    ),
+    "ENV026": (machine(dist("torch", "2.11.0+cu130", broken="no RECORD: pip can neither upgrade nor remove it")),),
 }

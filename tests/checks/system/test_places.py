@@ -94,6 +94,8 @@ def test_missing_tmpdir_is_named() -> None:
     finding = judge("SYS028", machine(places=lost))
     assert finding.status == "warn"
     assert "/scratch/tmp (from TMPDIR) does not exist" in finding.message
+    assert finding.fixes[0].command == "mkdir -p /var/tmp/rl-1000\nexport TMPDIR=/var/tmp/rl-1000"
+    assert all("TRITON_CACHE_DIR" not in fix.command for fix in finding.fixes), "the caches are well"
 
 
 def test_network_cache_without_gpus_is_noted() -> None:

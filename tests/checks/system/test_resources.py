@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rlcheck.facts.base import known
@@ -59,7 +61,9 @@ def test_shm_that_is_a_disk_or_closed() -> None:
 
 def test_shm_fix_carries_the_size() -> None:
     shm = known(place("shm", "/dev/shm", 64 * MIB, 64 * MIB, fs_type="tmpfs"))
-    assert judge("SYS001", machine(shm=shm)).fixes[0].command == "docker run --shm-size=16g ..."
+    fix = judge("SYS001", machine(shm=shm)).fixes[0]
+    assert fix.command == "docker run --shm-size=16g ..."
+    assert not re.search(r"\d", fix.title), "one number, that of the command"
 
 
 def test_memlock_matters_with_rdma_only() -> None:

@@ -230,6 +230,20 @@ def test_late_answers_are_dropped_and_do_not_answer_the_next_question(board: Swi
     silent.close()
 
 
+def test_a_greeting_with_nothing_after_it_is_large_packets_lost(board: Switchboard) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"address": "127.0.0.1", "port": server.getsockname()[1], "what": "probe", "greeting": "rlcheck 1"}
+        accepted: list[socket.socket] = []
+        greeter = threading.Thread(
+            target=lambda: accepted.append(server.accept()[0]) or accepted[0].send(b"rlcheck 1\n")
+        )
+        greeter.start()
+        answer = ask(board, do="connect", targets=[place], timeout_s=1.5)
+        greeter.join()
+    (contact,) = answer["contacts"]  # type: ignore[misc]
+    assert (contact["outcome"], contact["loses_large"]) == ("open", True)
+
+
 def test_a_large_answer_and_many_requests_at_once(board: Switchboard) -> None:
     targets = [{"address": "127.0.0.1", "port": 1, "what": "w" * 200}] * 3000
     answer = ask(board, do="connect", targets=targets, timeout_s=10)

@@ -226,7 +226,8 @@ def test_a_gcs_without_nodes_and_one_that_was_stopped(lone_gcs: tuple[int, subpr
     assert (gcs.health, gcs.asks_for_token, gcs.nodes.value) == ("serving", False, ())
     assert gcs.ray_version.value == ray.__version__
     assert gcs.python_version.missing is not None
-    assert problems(facts) == ["RAY039"]  # it was told to be at 127.0.0.1, and is bound there only
+    # No raylet has registered; and it was told to be at 127.0.0.1, and is bound there only.
+    assert problems(facts) == ["RAY036", "RAY039"]
     _stop(server.pid)
     started = time.monotonic()
     silent = look(port)

@@ -146,7 +146,7 @@ def test_what_is_sent_is_valid_in_the_oldest_python_that_is_examined() -> None:
 
 
 def test_the_stack_table_is_well_formed() -> None:
-    fields = {"name", "imports", "compiled", "numpy", "symbols", "alternatives", "deep"}
+    fields = {"name", "imports", "compiled", "numpy", "symbols", "alternatives", "deep", "without"}
     names = [row["name"] for row in python.stack_table()]
     assert len(names) == len(set(names))
     for row in python.stack_table():

@@ -37,6 +37,13 @@ def test_names(text: str, name: str, mib: int) -> None:
     assert (found.name, found.total_bytes) == (name, mib * MIB)
 
 
+@pytest.mark.parametrize("text", ["H300", "B300", "A900"])
+def test_another_number_is_another_gpu(text: str) -> None:
+    with pytest.raises(GpuError) as caught:
+        by_name(text)
+    assert "if you mean that" not in str(caught.value)
+
+
 def test_a_name_of_two_sizes_is_asked_back() -> None:
     with pytest.raises(GpuError, match="a100-80gb or a100-40gb"):
         by_name("A100")
