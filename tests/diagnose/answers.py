@@ -43,7 +43,7 @@ OOM = Diagnosis(
     ),
 )
 LOWER = Diagnosis("fragmentation", "The allocator's pieces do not fit", "fail",
-                  "Much is reserved, little is used.", "low", evidence=OOM.evidence[:1], basis="general")  # fmt: skip
+                  "Much is reserved, little is used.", "low", evidence=OOM.evidence[:1], grounds="general")  # fmt: skip
 ECHO = Diagnosis("actor-died", "A Ray actor died", "fail", "It only says so.", "low",
                  evidence=(Quote("-", 600, ("ActorDiedError",)),), echo=True)  # fmt: skip
 WARNING = Diagnosis("slow-data", "The data loader is slow", "warn", "It has one worker.", "high", incident=2,
