@@ -150,7 +150,7 @@ def _diagnosis(
 ) -> Diagnosis:  # fmt: skip
     spot = choice.spot
     site = Site(package=module.package, version=module.version, file=module.name, line=spot.node.lineno,
-                function=spot.qualname or "<module>", exact=choice.exact, conditions=conditions(spot),
+                function=spot.qualname or "<module>", exact=choice.exact and module.sure, conditions=conditions(spot),
                 settings=known)  # fmt: skip
     calls = frame is not trace.frames[-1]
     does = f"calls what raised {trace.type}" if calls else f"raises {trace.type}"
@@ -164,7 +164,7 @@ def _diagnosis(
         title=f"{module.package}: {site.function} {does}",
         status="fail",
         cause=_cause(site, does),
-        confidence="medium" if choice.exact and not calls else "low",
+        confidence="medium" if site.exact and not calls else "low",
         verify=(Verify(run=f"sed -n '{start},{spot.node.end_lineno}p' {shlex.quote(module.path)}",
                        expect="the statement that is named here, below its conditions"),),
         fixes=_fixes(site),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, takewhile
+from itertools import compress, pairwise, takewhile
 
 import msgspec
 
@@ -15,7 +15,7 @@ from rlcheck.diagnose.source.sites import Function, Source, Spot, arguments
 _LONGEST = 160
 _LONGEST_VALUE = 80
 _MOST_EXITS = 3
-_CONFIG = re.compile(r"(?i)(?:.*_)?(?:config|cfg|conf|args|kwargs|options|opts|params|settings|hparams)\d*$")
+_CONFIG = re.compile(r"(?i).*(?:config|cfg|conf|args|kwargs|options|opts|params|settings|hparams)\d*$")
 _LEAVES = ast.Return | ast.Raise | ast.Continue | ast.Break
 _DEEPEST = 3
 
@@ -110,15 +110,11 @@ class _Settings:
             for value in values[:2]:
                 yield from self.of(value, depth + 1, text or node.id)
         else:
-            if isinstance(node, ast.Compare):
-                yield from self._limits(node)
-            # The name of a method is no setting, and what it is called on may be one.
-            inner = [node.func.value] if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else []
-            parts = [*inner, *node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else [
-                one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]  # fmt: skip
-            for part in parts:
+            for part in _parts(node):
                 # Of what is computed from several, none is the value that is shown.
                 yield from self.of(part, depth, f"{text} of" if text else "")
+            if isinstance(node, ast.Compare):
+                yield from self._limits(node)
 
     def _own(self, node: ast.expr) -> Setting | None:
         """The setting that NODE itself is."""
@@ -177,10 +173,21 @@ def _told(name: str, lines: Sequence[str]) -> str:
     for at, line in enumerate(lines):
         if found := head.match(line):
             indent = len(line) - len(line.lstrip())
-            below = takewhile(lambda one: len(one) - len(one.lstrip()) > indent, lines[at + 1 : at + 4])
-            more = " ".join(below)
+            deeper = [len(one) - len(one.lstrip()) > indent for one in lines[at + 1 : at + 4]]
+            more = " ".join(compress(lines[at + 1 :], takewhile(bool, deeper)))
             return f"{found[1]} {more}" if " " in found[1].strip() else more or found[1]
     return ""
+
+
+def _parts(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions in NODE; the name of a method is none, and what it is called on is one."""
+    for one in ast.iter_child_nodes(node):
+        if isinstance(node, ast.Call) and one is node.func:
+            yield from [one.value] if isinstance(one, ast.Attribute) else []
+        elif isinstance(one, ast.expr):
+            yield one
+        elif isinstance(one, ast.comprehension | ast.keyword):
+            yield from _parts(one)
 
 
 def _first_sentence(text: object) -> str:

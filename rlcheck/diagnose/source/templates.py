@@ -55,9 +55,9 @@ def _forms(node: ast.expr, resolve: Resolve, depth: int) -> Iterator[Template]:
     elif isinstance(node, ast.Call):
         yield from _of_call(node, resolve, depth)
     elif isinstance(node, ast.Name):
+        yield (node,)  # first: of many forms only some are tried, and this one fits whatever the name stands for
         for value in resolve(node.id):
             yield from (form for form in templates(value, resolve, depth) if any(map(_is_text, form)))
-        yield (node,)
 
 
 def _is_text(part: str | ast.expr) -> bool:
@@ -114,7 +114,7 @@ def match(template: Template, lines: Sequence[str]) -> Match | None:
     The time is linear in the message for each text: no pattern of a library is run on a foreign log.
     """
     parts = _joined(template)
-    text = "\n".join(" ".join(line.split()) for line in lines)
+    text = "\n".join(plain for line in lines if (plain := " ".join(line.split())))
     ends = {at for at, char in enumerate(text) if char == "\n"} | {len(text)}
     text = text.replace("\n", " ")
     first_end = min(ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 
@@ -46,7 +47,19 @@ def trace_of(failure: Failure, log: Sequence[Message]) -> Trace | None:
         return None
     frames = _frames(failure, log)
     text = (_SUGGESTED.sub("", raised[3]), *_more(failure, log)) if raised[3] is not None else ()
-    return Trace(type=raised[2] or raised[1], text=text, frames=frames) if frames else None
+    kind = raised[2] or raised[1]
+    if kind.endswith("KeyError") and text:
+        text = (_unquoted(text[0]), *text[1:])
+    return Trace(type=kind, text=text, frames=frames) if frames else None
+
+
+def _unquoted(text: str) -> str:
+    """The message of a KeyError, which Python prints as a literal."""
+    try:
+        value: object = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+    return value if isinstance(value, str) else text
 
 
 def _writer(message: Message) -> tuple[str, str, str]:
