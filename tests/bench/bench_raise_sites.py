@@ -2,10 +2,11 @@
 
     python -m tests.bench.bench_raise_sites [--seed N] [--sites N] [--reach N] [--moved] [-v]
 
-Draws raise sites by seed from the packages that are installed and makes the traceback of each: by reaching the raise in
-a child process where that works, else as Python would print it. `rlcheck diagnose` then reads it without any
-playbook. With --moved every line number of the tracebacks is 37 too high and no code is quoted, as with another version.
-What is right is read by `tests/bench/raise_sites.py`, which shares no code with the doctor.
+Draws raise sites by seed from the installed packages and makes the traceback of each: by reaching the raise in a child
+process where that works, else as Python would print it. `rlcheck diagnose` then reads it without any playbook. With
+--moved every line number is 37 too high and no code is quoted, as with another version. What is right is read by
+`tests/bench/raise_sites.py`, which shares no code with the doctor: the raise itself, its nearest condition, and every
+argument, field and config key in that condition and the message, each with its value where the message shows one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import site as installed
 import subprocess
 import sys
 import tempfile
+from datetime import date
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -84,12 +87,22 @@ def judged(site: Site, found: Diagnosis | None) -> tuple[bool, bool, bool]:
     names = {one.name.rpartition(".")[2] for one in here.settings}
     text = (Path(installed.getsitepackages()[0]) / site.file).read_text(encoding="utf-8", errors="replace")
     there = all(re.search(rf"\b{re.escape(one.name)}", text) for one in here.settings if one.kind != "limit")
-    return True, guard, set(site.settings) <= names and there
+    said_values = {one.name: one.value for one in here.settings if one.origin in ("", "log")}
+    if site.reached:
+        values = all(value in site.reached for value in said_values.values())
+    else:
+        values = all(said_values.get(name, value) == value for name, value in site.values.items())
+    return True, guard, set(site.settings) <= names and there and values
 
 
 def _bare(text: str) -> str:
     """TEXT without what says nothing: white space, quotes, brackets, commas at an end."""
     return re.sub(r"[\s()'\",\\]|(?<![\w])[rfb](?=['\"])", "", text)
+
+
+def _versions(sites: list[Site]) -> str:
+    used = sorted({site.file.split("/")[0] for site in sites})
+    return ", ".join(f"{name} {metadata.version(metadata.packages_distributions()[name][0])}" for name in used)
 
 
 def main() -> None:
@@ -123,6 +136,7 @@ def main() -> None:
         line, guard, setting = (sum(row[at] for row in some) for at in range(3))
         every = sum(all(row) for row in some)
         print(f"{name:8} {len(some)} sites: line {line}, guard {guard}, settings {setting}, all three {every}")
+    print(f"{date.today()}, seed {options.seed}{', moved' * options.moved}; {_versions(sites)}")
     print(f"answered {answered}, of them at another place {wrong}; {seconds * 1000:.0f} ms of processor time each")
 
 

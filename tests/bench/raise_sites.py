@@ -42,6 +42,7 @@ class Site(msgspec.Struct):
     settings: list[str]
     source: str
     attributes: list[str]
+    values: dict[str, str]
     reached: str = ""
 
 
@@ -69,7 +70,7 @@ def _one_of(root: Path, path: Path, rng: random.Random) -> Site | None:
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             child.parent = node  # type: ignore[attr-defined]
-    raises = [node for node in ast.walk(tree) if isinstance(node, ast.Raise) and _rendered(node) is not None]
+    raises = [node for node in ast.walk(tree) if isinstance(node, ast.Raise) and _rendered(node)[0]]
     return _site(root, path, text, rng.choice(raises)) if raises else None
 
 
@@ -79,29 +80,29 @@ def _parents(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         node = parent
 
 
-def _rendered(node: ast.Raise) -> str | None:
-    """The message with tokens for its expressions; None where it is not one literal text in some form."""
+def _rendered(node: ast.Raise) -> tuple[str, dict[str, str]]:
+    """The message with tokens for its expressions, and these by name; "" where it is not one literal text."""
     call = node.exc
     if not (isinstance(call, ast.Call) and len(call.args) == 1 and isinstance(call.func, ast.Name)):
-        return None
+        return "", {}
     if not call.func.id[:1].isupper():
-        return None
+        return "", {}
     message = call.args[0]
     if isinstance(message, ast.Name):
         functions = [one for one, _ in _parents(node) if isinstance(one, ast.FunctionDef)]
         sources = [one.value for one in ast.walk(functions[0]) if isinstance(one, ast.Assign)
-                   and isinstance(one.targets[0], ast.Name) and one.targets[0].id == message.id] if functions else []  # fmt: skip
+                   and getattr(one.targets[0], "id", "") == message.id] if functions else []  # fmt: skip
         if len(sources) != 1:
-            return None
+            return "", {}
         message = sources[0]
     tokens = _Tokens()
     try:
         plain = tokens.visit(ast.parse(ast.unparse(message), mode="eval"))
         text = eval(compile(ast.fix_missing_locations(plain), "message", "eval"), {"__builtins__": {}})
     except Exception:
-        return None
+        return "", {}
     words = [word for word in str(text).split() if word.isalpha()]
-    return text if isinstance(text, str) and len(words) >= 3 else None
+    return (text, tokens.values) if isinstance(text, str) and len(words) >= 3 else ("", {})
 
 
 class _Tokens(ast.NodeTransformer):
@@ -109,6 +110,8 @@ class _Tokens(ast.NodeTransformer):
 
     def __init__(self) -> None:
         self._next = itertools.count(41)
+        self._known: dict[str, int] = {}
+        self.values: dict[str, str] = {}
 
     def _token(self, node: ast.expr) -> ast.expr:
         return ast.copy_location(ast.Constant(value=next(self._next)), node)
@@ -116,7 +119,12 @@ class _Tokens(ast.NodeTransformer):
     visit_Name = visit_Attribute = visit_Subscript = visit_ListComp = visit_GeneratorExp = _token
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
-        return ast.copy_location(ast.FormattedValue(self._token(node), -1, None), node)
+        if isinstance(node.value, ast.IfExp) and _literal(node.value.body):
+            return node.value.body  # 's' if there are several
+        token = self._known.setdefault(ast.unparse(node.value), next(self._next))
+        if name := getattr(node.value, "id", getattr(node.value, "attr", "")):
+            self.values.setdefault(name, str(token))
+        return ast.copy_location(ast.FormattedValue(ast.Constant(value=token), -1, None), node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "format" and _literal(node.func.value):
@@ -139,6 +147,7 @@ def _site(root: Path, path: Path, text: str, node: ast.Raise) -> Site:
     test, denied = (guards[0][0].test, guards[0][1] not in guards[0][0].body) if guards else (None, False)
     assert isinstance(node.exc, ast.Call)
     read = [*([test] if test else []), node.exc.args[0]]
+    message, values = _rendered(node)
     names = {one.attr for one in ast.walk(function) if isinstance(one, ast.Attribute)
              and isinstance(one.value, ast.Name) and one.value.id == "self"} if function else set[str]()  # fmt: skip
     return Site(
@@ -147,17 +156,18 @@ def _site(root: Path, path: Path, text: str, node: ast.Raise) -> Site:
         function=function.name if function else "<module>",
         owner=owner.name if owner else "",
         kind=node.exc.func.id,  # type: ignore[attr-defined]
-        message=_rendered(node) or "",
+        message=message,
         guard=ast.get_source_segment(text, test) or "" if test else "",
         denied=denied,
         settings=sorted(_settings(read, function, owner)),
         source=text.split("\n")[node.lineno - 1].strip(),
         attributes=sorted(names),
+        values=values,
     )
 
 
 def _settings(read: list[ast.expr], function: Any, owner: ast.ClassDef | None) -> set[str]:
-    """Names in the guard and the message that are arguments, fields of self, keys of a config, or of the environment."""
+    """Names in the guard and the message that are arguments, fields of self, or keys of a config."""
     taken = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)} if function else set[str]()
     fields = set[str]()
     for one in owner.body if owner else ():
@@ -170,14 +180,14 @@ def _settings(read: list[ast.expr], function: Any, owner: ast.ClassDef | None) -
         called = getattr(getattr(node, "parent", None), "func", None) is node
         if isinstance(node, ast.Name) and node.id in taken - {"self", "cls"} and not _is_base(node):
             found.add(node.id)
-        if isinstance(node, ast.Attribute) and not called:
+        if isinstance(node, ast.Attribute) and not called and not _is_base(node):
             base = getattr(node.value, "id", getattr(node.value, "attr", ""))
             if (base == "self" and node.attr in fields) or base.endswith(CONFIG_LIKE):
                 found.add(node.attr)
     return found
 
 
-def _is_base(node: ast.Name) -> bool:
+def _is_base(node: ast.expr) -> bool:
     """Whether something is taken of it, which is the setting then."""
     parent = getattr(node, "parent", None)
     return isinstance(parent, ast.Attribute | ast.Subscript) and parent.value is node
@@ -262,7 +272,7 @@ def reach(site: Site, module: Any, rng: random.Random) -> str:
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     if code is None or not code.co_filename.endswith(site.file):
         return ""
-    wanted = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
+    wanted = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
     def watch(frame: FrameType, event: str, _argument: Any) -> Any:
         if frame.f_code is code and event == "line" and frame.f_lineno > site.line + 12:

@@ -13,7 +13,7 @@ from rlcheck.diagnose.model import Answer
 from rlcheck.diagnose.source.installed import Environment, environment
 from rlcheck.report.diagnosis.report import make_report
 from tests.diagnose.answers import FORMATS, shown
-from tests.diagnose.planted import HERE, OWN, THERE, asked, frame, plant, site_of, traceback
+from tests.diagnose.planted import OWN, THERE, asked, frame, plant, site_of, traceback
 
 
 class Shape(NamedTuple):
@@ -54,13 +54,15 @@ class ModelConfig:
 SHAPES = {
     "f-string": HEADS,
     "percent": Shape(
-        "def load(path, mode):\n    if mode not in ('r', 'w'):\n        message = 'mode %s of %r is not known' % (mode, path)\n"
+        "def load(path, mode):\n    if mode not in ('r', 'w'):\n"
+        "        message = 'mode %s of %r is not known' % (mode, path)\n"
         "        raise ValueError(message)  # here\n",
         "load", "ValueError: mode x of '/data' is not known", "mode not in ('r', 'w')",
         {"mode": ("argument", "x"), "path": ("argument", "'/data'")},
     ),
     "format": Shape(
-        "LIMIT = 64\nTEXT = 'at most {most} workers are allowed, not {}'\ndef start(cfg):\n    if cfg['num_workers'] > LIMIT:\n"
+        "LIMIT = 64\nTEXT = 'at most {most} workers are allowed, not {}'\ndef start(cfg):\n"
+        "    if cfg['num_workers'] > LIMIT:\n"
         "        raise RuntimeError(TEXT.format(cfg['num_workers'], most=LIMIT))  # here\n",
         "start", "RuntimeError: at most 64 workers are allowed, not 65", "cfg['num_workers'] > LIMIT",
         {"num_workers": ("config key", "65"), "LIMIT": ("limit", "64")},
@@ -71,7 +73,8 @@ SHAPES = {
         {"batch_size": ("argument", "5"), "parts": ("argument", "")},
     ),
     "elif": Shape(
-        "def pick(args):\n    if args.kind == 'a':\n        return 1\n    elif args.kind == 'b':\n        return 2\n    else:\n"
+        "def pick(args):\n    if args.kind == 'a':\n        return 1\n    elif args.kind == 'b':\n        return 2\n"
+        "    else:\n"
         "        raise NotImplementedError('the kind {} is not there'.format(args.kind))  # here\n",
         "pick", "NotImplementedError: the kind c is not there", "not (args.kind == 'b')", {"kind": ("config key", "c")},
     ),
@@ -103,8 +106,10 @@ SHAPES = {
     ),
     "a field": Shape(
         "class EngineArgs:\n    seats: int = 4\n    '''Seats of the engine. Not more.'''\n    def check(self):\n"
-        "        if getattr(self, 'seats') < 2:\n            raise ValueError(f'too few seats: {self.seats}')  # here\n",
-        "check", "ValueError: too few seats: 1", "getattr(self, 'seats') < 2", {"seats": ("config key", "1")},
+        "        if getattr(self, 'seats') < 2:\n"
+        "            raise ValueError(f'too few seats: {self.seats}')  # here\n",
+        "check", "ValueError: too few seats: 1", "getattr(self, 'seats') < 2",
+        {"seats": ("config key", "1")},
     ),
 }  # fmt: skip
 
@@ -133,7 +138,7 @@ def test_the_report_names_source_version_and_line(tmp_path: Path) -> None:
     where = plant(tmp_path, HEADS.code)
     text = " ".join(shown(make_report(asked(where, log_of(HEADS))), "text").split())
     assert "From the source of acme 1.2.4, acme/engine.py line 14: confidence is medium." in text
-    assert "`num_heads`, a constructor argument of ModelConfig, is 14 in the log (\"Number of attention heads\")" in text
+    assert '`num_heads`, a constructor argument of ModelConfig, is 14 in the log ("Number of attention heads")' in text
     assert "Change `num_heads` (now 14) or `tensor_parallel_size` (now 4) so that" in text
     assert "rlcheck explain" not in text
     assert "exit code 1: an error that no playbook knows; the source explains it" in text
@@ -216,8 +221,8 @@ def test_values_come_from_the_printed_config_and_from_config_only_if_they_agree(
     assert value("+ vllm serve --max-model-len 8 --port 1\n") == ("8", "log")
     assert value("args: max_model_len=8, a\nargs: max_model_len=7, a\n") == ("", "")
     # A line of code in a traceback is no value, and a config of the run is.
-    quoted = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g(max_model_len=8)\nKeyError: 1\nstep:1 - loss:1\n'
-    assert value(quoted) == ("", "")
+    quoted = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g(max_model_len=8)\nKeyError: 1\n'
+    assert value(f"{quoted}step:1 - loss:1\n") == ("", "")
     assert value("", {"rollout.max_model_len": "6"}) == ("6", "config")
 
 
@@ -259,11 +264,31 @@ def test_hostile_files_and_paths_are_never_opened_or_followed(tmp_path: Path) ->
     (site / "acme" / "binary.py").write_bytes(b"\0\xff\xfe" + HEADS.code.encode())
     (site / "acme" / "new.py").write_text("match x:\n  def\n" + HEADS.code)
     (site / "acme" / "dir.py").mkdir()
-    names = ["link", "loop", "pipe", "huge", "deep", "nested", "binary", "new", "dir", "gone", "x\0y", "../../../../outside"]
-    for name in [*(f"acme/{name}.py" for name in names), "../../../outside.py", "/outside.py", "acme/./other.py", ""]:
+    names = [
+        "link",
+        "loop",
+        "pipe",
+        "huge",
+        "deep",
+        "nested",
+        "binary",
+        "new",
+        "dir",
+        "gone",
+        "x\0y",
+        "../../../../outside",
+    ]
+    for name in [*(f"acme/{name}.py" for name in names), "../../../outside.py", "/outside.py", "acme/./a.py", ""]:
         log = log_of(HEADS).replace("acme/engine.py", name)
         assert asked(where, log).diagnoses == (), name
-    for path in (f"{tmp_path}/outside.py", "<string>", "<frozen os>", "C:\\x\\engine.py", "a" * 399, "\udcff/engine.py"):
+    for path in (
+        f"{tmp_path}/outside.py",
+        "<string>",
+        "<frozen os>",
+        "C:\\x\\engine.py",
+        "a" * 399,
+        "\udcff/engine.py",
+    ):
         assert asked(where, log_of(HEADS).replace(f"{THERE}/acme/engine.py", path)).diagnoses == (), path
     assert site_of(asked(where, log_of(HEADS).replace("/", "\\").replace("n\\a", "n\\a"))).line == 14
 

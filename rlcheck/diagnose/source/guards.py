@@ -107,7 +107,8 @@ class _Settings:
             yield text or ast.unparse(node), own
         elif isinstance(node, ast.Name):
             values = self._source.resolve(self._spot, node.id) if depth < _DEEPEST else ()
-            for value in values[:2]:
+            values = [one for value in values[:2] for one in _either(value)]
+            for value in values:
                 yield from self.of(value, depth + 1, text or node.id)
         else:
             for part in _parts(node):
@@ -149,8 +150,9 @@ class _Settings:
         init = next((one for one in owner.body if isinstance(one, Function) and one.name == "__init__"), None)
         if fields and _CONFIG.match(owner.name):
             return Setting(name=name, kind="config key", owner=owner.name, about=self._about(name))
-        if fields or (init is not None and name.lstrip("_") in arguments(init)):
-            name = name if fields else name.lstrip("_")
+        taken = arguments(init) if init is not None else []
+        name = name if fields or name in taken else name.lstrip("_")
+        if fields or name in taken:
             return Setting(name=name, kind="constructor argument", owner=owner.name, about=self._about(name))
         return None
 
@@ -177,6 +179,10 @@ def _told(name: str, lines: Sequence[str]) -> str:
             more = " ".join(compress(lines[at + 1 :], takewhile(bool, deeper)))
             return f"{found[1]} {more}" if " " in found[1].strip() else more or found[1]
     return ""
+
+
+def _either(node: ast.expr) -> list[ast.expr]:
+    return [*_either(node.body), *_either(node.orelse)] if isinstance(node, ast.IfExp) else [node]
 
 
 def _parts(node: ast.AST) -> Iterator[ast.expr]:

@@ -117,7 +117,6 @@ def match(template: Template, lines: Sequence[str]) -> Match | None:
     text = "\n".join(plain for line in lines if (plain := " ".join(line.split())))
     ends = {at for at, char in enumerate(text) if char == "\n"} | {len(text)}
     text = text.replace("\n", " ")
-    first_end = min(ends)
     at, strength, hole, values = 0, 0, list[ast.expr](), list[tuple[ast.expr, str]]()
     for number, part in enumerate(parts):
         if isinstance(part, ast.expr):
@@ -129,8 +128,8 @@ def match(template: Template, lines: Sequence[str]) -> Match | None:
         values += [(hole[0], text[at:found].strip())] if len(hole) == 1 else []
         hole.clear()
         at, strength = found + len(part), strength + len(part.strip())
-    if len(hole) == 1 and at <= first_end:
-        values.append((hole[0], text[at:first_end].strip()))
+    if len(hole) == 1:
+        values.append((hole[0], text[at : min(end for end in ends if end >= at)].strip()))
     return Match(strength, tuple(values))
 
 
@@ -147,7 +146,7 @@ def _joined(template: Template) -> list[str | ast.expr]:
         plain[0] = plain[0].lstrip()
     if plain and isinstance(plain[-1], str):
         plain[-1] = plain[-1].rstrip()
-    return [part for part in plain if part not in ("", " ")]
+    return [part for part in plain if part != ""]
 
 
 def _find(part: str, text: str, at: int, after_hole: bool, ends: set[int] | None) -> int:
