@@ -18,6 +18,7 @@ import random
 import re
 import resource
 import site as installed
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -100,6 +101,17 @@ def _bare(text: str) -> str:
     return re.sub(r"[\s()'\",\\]|(?<![\w])[rfb](?=['\"])", "", text)
 
 
+def cold(sites: list[Site], path: Path) -> str:
+    """Processor time of the whole command, playbooks included, on the tracebacks out of the five largest files."""
+    root, times = Path(installed.getsitepackages()[0]), list[float]()
+    for site in sorted(sites, key=lambda site: -(root / site.file).stat().st_size)[:5]:
+        path.write_text(traceback_of(site, False), encoding="utf-8")
+        before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+        subprocess.run([sys.executable, "-m", "rlcheck", "diagnose", str(path)], stdout=subprocess.DEVNULL, check=False)
+        times.append(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before)
+    return f"cold start {statistics.median(times):.2f} s of processor time, at most {max(times):.2f} s"
+
+
 def _versions(sites: list[Site]) -> str:
     used = sorted({site.file.split("/")[0] for site in sites})
     return ", ".join(f"{name} {metadata.version(metadata.packages_distributions()[name][0])}" for name in used)
@@ -130,7 +142,8 @@ def main() -> None:
             wrong += found is not None and not rows[-1][0]
             if options.verbose and not all(rows[-1]):
                 print(f"{site.file}:{site.line} {rows[-1]} {found and found.site}\n   {site}")
-    seconds = (resource.getrusage(resource.RUSAGE_SELF).ru_utime - before) / len(sites)
+        seconds = (resource.getrusage(resource.RUSAGE_SELF).ru_utime - before) / len(sites)
+        started = cold(sites, Path(directory) / "run.log")
     real = [row for row, site in zip(rows, sites, strict=True) if site.reached]
     for name, some in (("all", rows), ("reached", real)):
         line, guard, setting = (sum(row[at] for row in some) for at in range(3))
@@ -138,6 +151,7 @@ def main() -> None:
         print(f"{name:8} {len(some)} sites: line {line}, guard {guard}, settings {setting}, all three {every}")
     print(f"{date.today()}, seed {options.seed}{', moved' * options.moved}; {_versions(sites)}")
     print(f"answered {answered}, of them at another place {wrong}; {seconds * 1000:.0f} ms of processor time each")
+    print(started)
 
 
 if __name__ == "__main__":

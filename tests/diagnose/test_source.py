@@ -185,7 +185,7 @@ def test_an_exception_of_the_users_own_code_stays_unknown(tmp_path: Path) -> Non
     assert raised_of(answer) == ("/home/kim/rl/train.py", 9, "main", "KeyError", "")
     report = make_report(answer)
     assert report.exit_code == 1
-    assert "raised    KeyError at /home/kim/rl/train.py line 9 in main;" in shown(report, "text")
+    assert "raised    KeyError at /home/kim/rl/train.py line 9 in main; your own code" in shown(report, "text")
     # What follows from it in a library is not the cause.
     both = traceback("", "KeyError: 'hamster'") + "\nDuring handling of the above exception, another exception "
     both += f"occurred:\n\n{log_of(HEADS)}"

@@ -138,9 +138,10 @@ class _Settings:
 
     def _limits(self, node: ast.Compare) -> Iterator[tuple[str, Setting]]:
         for one, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-            if isinstance(one, ast.Constant) and type(one.value) in (int, float) and abs(one.value) > 1:
+            number = one.value if isinstance(one, ast.Constant) else None
+            if isinstance(number, int | float) and abs(number) > 1:
                 name = shortened(ast.unparse(other))
-                yield "", Setting(name=name, kind="limit", value=str(one.value), origin="source")
+                yield "", Setting(name=name, kind="limit", value=str(number), origin="source")
 
     def _of_self(self, name: str) -> Setting | None:
         owner = self._owner

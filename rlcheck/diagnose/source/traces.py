@@ -14,7 +14,7 @@ _FRAME = re.compile(r'[\s|]{0,60}File "([^"\n]{1,400})", line (\d{1,7})(?:, in (
 _RAISED = re.compile(r"[\s|+]{0,60}(?:\w+\.)*(\w+)(?:\((\w+)\))?(?:: (.*))?$", re.S)
 _STARTS = ("Traceback (most recent call last)", "During handling of the above", "The above exception was the direct")
 _MARKS = re.compile(r"[\s|~^]*")
-_SUGGESTED = re.compile(r"\. Did you (?:mean|forget)\b[^\n]{0,120}\?$")
+_SUGGESTED = re.compile(r"\. Did you (?:mean: |forget to import )'[^'\n]{1,80}'\?$")
 """What Python itself puts behind a message."""
 _MOST_LINES = 400
 _MOST_OF_MESSAGE = 30

@@ -129,11 +129,7 @@ def more_of(found: Diagnosis) -> str:
 
 def raised_words(raised: Raised) -> str:
     """Where an exception was raised: `pets.py line 3 in main, your own code`."""
-    whose = (
-        f"in the package {raised.package}"
-        if raised.package
-        else "in no installed package, so your own code or a checkout"
-    )
+    whose = f"in the package {raised.package}" if raised.package else "your own code, or a checkout"
     return f"{raised.type} at {raised.file} line {raised.line} in {raised.function}; {whose}"
 
 
