@@ -168,6 +168,15 @@ def test_what_does_not_fit_is_not_claimed(tmp_path: Path, raised: str) -> None:
     assert (file, line, function, package) == (f"{THERE}/acme/engine.py", 17, "verify", "acme")
 
 
+def test_what_a_class_adds_to_its_message_does_not_hide_the_raise(tmp_path: Path) -> None:
+    where = plant(tmp_path, HEADS.code)
+    for added, shifts in ((" (parameter=heads, value=14)", (0, 37)), (" And more.", (0,))):
+        for shift in shifts:
+            shape = HEADS._replace(raised=HEADS.raised + added)
+            site = site_of(asked(where, log_of(shape, shift)))
+            assert {one.name: one.value for one in site.settings} == {"num_heads": "14", "tensor_parallel_size": "4"}
+
+
 def test_two_raises_with_one_message_are_not_guessed_between(tmp_path: Path) -> None:
     code = (
         "def go(a, b):\n    if a:\n        raise ValueError('this cannot be done here')\n"

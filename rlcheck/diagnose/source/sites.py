@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rlcheck.diagnose.source.templates import Match, Template, match, templates
 from rlcheck.diagnose.source.traces import Frame, Trace
 
-_ENOUGH = 12
+_ENOUGH = 10
 """Characters of a message that name its raise within the function of the frame; in another function, twice as many."""
 _ALIASES = {"IOError": "OSError", "EnvironmentError": "OSError", "socket.error": "OSError"}
 _MESSAGE_ARGUMENTS = ("message", "msg", "detail")
@@ -142,8 +142,8 @@ def choose(source: Source, frame: Frame, trace: Trace) -> Choice | None:
         kind, message = _raised(source, spot)
         if kind and kind != _ALIASES.get(trace.type, trace.type):
             continue
-        fits = _fits(source, spot, message, trace.text)
         here = spot.node.lineno <= frame.line <= (spot.node.end_lineno or 0)
+        fits = _fits(source, spot, message, trace.text, whole=not (here and source.holds(frame)))
         if here and same_function and _is_it(source.holds(frame), kind, message, fits, trace):
             return Choice(spot, True, fits)
         if fits and fits.strength >= _ENOUGH * (1 if same_function else 2):
@@ -185,9 +185,9 @@ def _last_name(node: ast.expr | None) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _fits(source: Source, spot: Spot, message: ast.expr | None, text: Sequence[str]) -> Match | None:
+def _fits(source: Source, spot: Spot, message: ast.expr | None, text: Sequence[str], whole: bool) -> Match | None:
     if message is None or not text:
         return None
     forms: list[Template] = templates(message, lambda name: source.resolve(spot, name))
-    found = [fits for form in forms if (fits := match(form, text)) is not None]
+    found = [fits for form in forms if (fits := match(form, text, whole=whole)) is not None]
     return max(found, key=lambda fits: fits.strength, default=None)

@@ -108,9 +108,10 @@ def _filled(text: str, place: re.Pattern[str], given: dict[str, ast.expr]) -> Te
     return (*parts, text[at:])
 
 
-def match(template: Template, lines: Sequence[str]) -> Match | None:
+def match(template: Template, lines: Sequence[str], *, whole: bool = True) -> Match | None:
     """How TEMPLATE fits a message that begins with the first of LINES and ends with one of them; None if it does not.
 
+    Without WHOLE, more may follow: some classes of exceptions add to what they are given.
     The time is linear in the message for each text: no pattern of a library is run on a foreign log.
     """
     parts = _joined(template)
@@ -122,7 +123,7 @@ def match(template: Template, lines: Sequence[str]) -> Match | None:
         if isinstance(part, ast.expr):
             hole.append(part)
             continue
-        found = _find(part, text, at, bool(hole), ends if number == len(parts) - 1 else None)
+        found = _find(part, text, at, bool(hole), ends if whole and number == len(parts) - 1 else None)
         if found < 0:
             return None
         values += [(hole[0], text[at:found].strip())] if len(hole) == 1 else []

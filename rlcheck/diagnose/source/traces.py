@@ -14,8 +14,10 @@ _FRAME = re.compile(r'[\s|]{0,60}File "([^"\n]{1,400})", line (\d{1,7})(?:, in (
 _RAISED = re.compile(r"[\s|+]{0,60}(?:\w+\.)*(\w+)(?:\((\w+)\))?(?:: (.*))?$", re.S)
 _STARTS = ("Traceback (most recent call last)", "During handling of the above", "The above exception was the direct")
 _MARKS = re.compile(r"[\s|~^]*")
-_SUGGESTED = re.compile(r"\. Did you (?:mean: |forget to import )'[^'\n]{1,80}'\?$")
-"""What Python itself puts behind a message."""
+_ADDED = re.compile(
+    r"\. Did you (?:mean: |forget to import )'[^'\n]{1,80}'\?$| \(parameter=\w+(?:, value=[^\n]{0,400})?\)$"
+)
+"""What Python itself puts behind a message, and vLLM's exceptions."""
 _MOST_LINES = 400
 _MOST_OF_MESSAGE = 30
 _FAR = 12
@@ -46,7 +48,7 @@ def trace_of(failure: Failure, log: Sequence[Message]) -> Trace | None:
     if failure.frame is None or raised is None:
         return None
     frames = _frames(failure, log)
-    text = (_SUGGESTED.sub("", raised[3]), *_more(failure, log)) if raised[3] is not None else ()
+    text = (_ADDED.sub("", raised[3]), *_more(failure, log)) if raised[3] is not None else ()
     kind = raised[2] or raised[1]
     if kind.endswith("KeyError") and text:
         text = (_unquoted(text[0]), *text[1:])
