@@ -11,6 +11,7 @@ import pytest
 
 from rlcheck.diagnose.model import Answer
 from rlcheck.diagnose.source.installed import Environment, environment
+from rlcheck.diagnose.source.sites import Source
 from rlcheck.report.diagnosis.report import make_report
 from tests.diagnose.answers import FORMATS, shown
 from tests.diagnose.planted import OWN, THERE, asked, frame, plant, site_of, traceback
@@ -258,6 +259,21 @@ def test_numbers_without_a_place_in_a_source_are_read_from_a_table(line: str, na
     assert name in found.cause
     assert "From the table of " in found.cause
     assert words in found.cause
+
+
+def test_of_a_large_file_only_what_may_be_of_the_function_is_parsed(tmp_path: Path) -> None:
+    table = "TABLE = {\n" + "".join(f"    {number}: ({number}, 'x', {{}}),\n" for number in range(12_000)) + "}\n"
+    decorated = "import functools\n@functools.cache\ndef other():\n    return 1\nSMALL = 3\n"
+    code = decorated + table + HEADS.code
+    shape = HEADS._replace(code=code)
+    site = site_of(asked(plant(tmp_path, code), log_of(shape)))
+    line = next(at for at, line in enumerate(code.split("\n"), 1) if HERE in line)
+    assert (site.exact, site.line, site.conditions[-1]) == (True, line, HEADS.condition)
+    assert "TABLE" not in Source(code.encode(), "verify").constants
+    assert {"TABLE", "SMALL"} <= set(Source(code.encode(), "gone").constants)
+    # A text that looks like code cuts a function in two: then all is parsed.
+    torn = decorated + 'def doc():\n    """\nx = 1\n    """\n' + code
+    assert site_of(asked(plant(tmp_path, torn), log_of(HEADS._replace(code=torn)))).exact
 
 
 def test_hostile_files_and_paths_are_never_opened_or_followed(tmp_path: Path) -> None:

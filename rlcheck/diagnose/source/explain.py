@@ -83,7 +83,7 @@ def _from_source(
         try:
             data = read(module)
             # A file that only has this one's name is read if it has its function, too.
-            source = Source(data) if module.sure or f"def {frame.function}(".encode() in data else None
+            source = Source(data, frame.function) if module.sure or f"def {frame.function}(".encode() in data else None
             choice = source and (choose(source, frame, trace) if frame is trace.frames[-1] else _call(source, frame))
             if source and choice and (module.sure or (choice.match and choice.match.strength)):
                 known = settings(source, choice.spot, choice.match.values if choice.match else ())

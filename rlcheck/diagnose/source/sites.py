@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rlcheck.diagnose.source.templates import Match, Template, match, templates
 from rlcheck.diagnose.source.traces import Frame, Trace
 
 _ENOUGH = 10
 """Characters of a message that name its raise within the function of the frame; in another function, twice as many."""
+_TOP = re.compile(rb"^(?:@|def |class |async def |(?!else|try|finally|except)\w+ *[:=])", re.M)
+_LARGE = 200 << 10
+_LONG_TABLE = 40
+_MOST_VALUES = 8
 _ALIASES = {"IOError": "OSError", "EnvironmentError": "OSError", "socket.error": "OSError"}
 _MESSAGE_ARGUMENTS = ("message", "msg", "detail")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -50,20 +56,48 @@ class Choice:
     match: Match | None
 
 
+def _thinned(data: bytes, function: str) -> bytes:
+    """DATA without the functions, classes and long tables that do not hold FUNCTION; no line changes its number.
+
+    A file of half a megabyte takes longer to parse than all the rest of an answer. Where a text in the file looks like
+    code, what is left is no Python, and the caller parses it all.
+    """
+    needle = f"def {function}(".encode()
+    if len(data) < _LARGE or needle not in data:
+        return data
+    starts = [0, *(match.start() for match in _TOP.finditer(data)), len(data)]
+    kept: list[bytes] = []
+    decorated = False
+    for start, end in pairwise(starts):
+        chunk = data[start:end]
+        lines = chunk.count(b"\n")
+        alone = not decorated and not chunk.startswith((b"def ", b"class ", b"async ", b"@"))
+        decorated = chunk.startswith(b"@")
+        if needle in chunk or (alone and lines < _LONG_TABLE):
+            kept.append(chunk)
+        else:
+            kept.append(b"\n" * lines)
+    return b"".join(kept)
+
+
 class Source:
     """A parsed file."""
 
-    def __init__(self, data: bytes) -> None:
-        """Parse DATA.
+    def __init__(self, data: bytes, function: str = "") -> None:
+        """Parse DATA; of a large file, what may be of FUNCTION.
 
         Raises:
             SyntaxError, ValueError, RecursionError, MemoryError: it is no Python, or too deep.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.tree = ast.parse(data)
+            try:
+                self.tree = ast.parse(_thinned(data, function))
+            except SyntaxError:
+                self.tree = ast.parse(data)
         self.lines = data.decode("utf-8", "replace").split("\n")
         self.constants = _assigned(self.tree.body)
+        self._local: dict[Function, dict[str, list[ast.expr]]] = {}
 
     def holds(self, frame: Frame) -> bool:
         """Whether the line of FRAME is here what the log quotes."""
@@ -88,9 +122,11 @@ class Source:
         function = spot.function
         if function is None:
             return self.constants.get(name, ())
-        local = _assigned(function.body, before=spot.node.lineno).get(name)
+        if function not in self._local:
+            self._local[function] = _assigned(function.body)
+        local = [value for value in self._local[function].get(name, ()) if value.lineno < spot.node.lineno]
         is_argument = name in arguments(function)
-        return local or (() if is_argument else self.constants.get(name, ()))
+        return local[:_MOST_VALUES] or (() if is_argument else self.constants.get(name, ()))
 
 
 def arguments(function: Function) -> list[str]:
@@ -100,13 +136,13 @@ def arguments(function: Function) -> list[str]:
     return [one.arg for one in every if one.arg not in ("self", "cls")]
 
 
-def _assigned(block: Block, before: int = 1 << 30) -> dict[str, list[ast.expr]]:
+def _assigned(block: Block) -> dict[str, list[ast.expr]]:
     """What is assigned to each name, nested blocks included, the latest first; `+=` leaves a hole behind."""
     found: dict[str, list[ast.expr]] = {}
     waiting = list(block)
     while waiting:
         one = waiting.pop()
-        if one.lineno >= before or isinstance(one, Function | ast.ClassDef):
+        if isinstance(one, Function | ast.ClassDef):
             continue
         value = one.value if isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign) else None
         for target in one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]:
@@ -118,7 +154,7 @@ def _assigned(block: Block, before: int = 1 << 30) -> dict[str, list[ast.expr]]:
             waiting += inner.body
     for values in found.values():
         values.sort(key=lambda value: -value.lineno)
-    return {name: values[:_ENOUGH] for name, values in found.items()}
+    return found
 
 
 def _note(values: list[ast.expr], one: ast.stmt, value: ast.expr) -> None:
