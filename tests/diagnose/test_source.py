@@ -267,7 +267,7 @@ def test_of_a_large_file_only_what_may_be_of_the_function_is_parsed(tmp_path: Pa
     code = decorated + table + HEADS.code
     shape = HEADS._replace(code=code)
     site = site_of(asked(plant(tmp_path, code), log_of(shape)))
-    line = next(at for at, line in enumerate(code.split("\n"), 1) if HERE in line)
+    line = next(at for at, line in enumerate(code.split("\n"), 1) if "# here" in line)
     assert (site.exact, site.line, site.conditions[-1]) == (True, line, HEADS.condition)
     assert "TABLE" not in Source(code.encode(), "verify").constants
     assert {"TABLE", "SMALL"} <= set(Source(code.encode(), "gone").constants)
