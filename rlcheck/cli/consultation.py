@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlcheck.cli.hydra_options import sorted_words
+from rlcheck.cli.interpreter import interpreter
 from rlcheck.cli.requests.records import DiagnoseRequest
 from rlcheck.cli.requests.report import Format
 from rlcheck.cli.waiting import clear_line, show_waiting
 from rlcheck.diagnose import signatures
 from rlcheck.diagnose.answer import diagnose
 from rlcheck.diagnose.model import Answer, CondensedLog, Diagnosis
+from rlcheck.diagnose.source.installed import Environment, environment
 from rlcheck.doctor.log_choice import chosen, require
 from rlcheck.doctor.settings import settings_here
 from rlcheck.errors import UserError
@@ -40,11 +42,12 @@ class Consultation:
     library: Library
     run: ConfigFacts | None
     facts: tuple[Facts, ...] | None
+    sources: Environment
 
     def report(self, logs: Sequence[CondensedLog]) -> DiagnosisReport:
         """What LOGS say."""
         request = self.request
-        answer = diagnose(logs, self.index, self.library)
+        answer = diagnose(logs, self.index, self.library, self.sources)
         answer, left_out = chosen(answer, request.select, request.ignore, self.library)
         if answer.diagnoses and (request.here or self.facts is not None):
             answer = self._confirmed(answer)
@@ -100,13 +103,15 @@ def prepare(request: DiagnoseRequest) -> Consultation:
         raise UserError(f"{overrides[0]}: an override needs --config, and a file of that name does not exist")
     if not files and sys.stdin.isatty():
         raise UserError("give a LOG: a file, a directory of logs, or - for standard input")
+    run = _run(request, overrides)
     return Consultation(
         request=replace(request, strict=request.strict or settings.strict),
         logs=files or ("-",),
         index=signatures.load(),
         library=library,
-        run=_run(request, overrides),
+        run=run,
         facts=_facts(request),
+        sources=_sources(request, run),
     )
 
 
@@ -134,6 +139,15 @@ def _run(request: DiagnoseRequest, overrides: tuple[str, ...]) -> ConfigFacts | 
         return read_run(request.config, overrides, framework=request.framework)
     except ReadError as error:
         raise UserError(f"--config: {error}") from None
+
+
+def _sources(request: DiagnoseRequest, run: ConfigFacts | None) -> Environment:
+    words = interpreter(request.python)
+    config = {key: str(value) for key, value in run.values.items()} if run is not None else {}
+    sources = environment(words[0] if words else "", config)
+    if words and not sources.sites:
+        raise UserError(f"--python {request.python}: no site-packages beside it; name a venv or its interpreter")
+    return sources
 
 
 def _facts(request: DiagnoseRequest) -> tuple[Facts, ...] | None:

@@ -15,6 +15,7 @@ from rlcheck.diagnose.lines import Message, read_line
 from rlcheck.diagnose.model import Answer, CondensedLog, Confidence, Diagnosis, Quote, Unknown
 from rlcheck.diagnose.ranking import Ranked, rank
 from rlcheck.diagnose.signatures import Index
+from rlcheck.diagnose.source.installed import Environment
 from rlcheck.diagnose.survived import Course, own_words
 from rlcheck.finding import Fix
 from rlcheck.playbook import Library, PlaybookError, fill
@@ -28,11 +29,13 @@ _MOST_WORDS = 5
 _CONFIDENCE: dict[int, Confidence] = {3: "high", 2: "medium", 1: "low"}
 
 
-def diagnose(logs: Sequence[CondensedLog], index: Index, library: Library) -> Answer:
+def diagnose(
+    logs: Sequence[CondensedLog], index: Index, library: Library, sources: Environment | None = None
+) -> Answer:
     """What `logs` show, all problems included; the best stands first.
 
-    For a failure that no playbook knows `diagnoses` is empty and `unknown` says where it shows. Neither is set when
-    nothing failed.
+    A failure that no playbook knows is explained by the source that raised it, where SOURCES have it. Otherwise
+    `diagnoses` is empty and `unknown` says where it shows. Neither is set when nothing failed.
     """
     messages = [
         own_words([read_line(line, number, at) for at, line in enumerate(log.lines)]) for number, log in enumerate(logs)
@@ -44,9 +47,10 @@ def diagnose(logs: Sequence[CondensedLog], index: Index, library: Library) -> An
     problems.sort(key=lambda one: (one.echo, course.survived_all(one.hits)))
     strange = _unknown(problems, found, every, course)
     remarks = dict.fromkeys(hit.id for hit in every if hit.signature.status == "info" or (strange and _warns(hit)))
+    unknown, explained = _strange(strange, logs, messages, sources) if strange else (None, ())
     return Answer(
-        diagnoses=() if strange else _diagnoses(problems, logs, messages, library, course),
-        unknown=_first(strange, logs, messages) if strange else None,
+        diagnoses=explained if strange else _diagnoses(problems, logs, messages, library, course),
+        unknown=unknown,
         remarks=tuple(_title(library, playbook_id) for playbook_id in remarks),
         notes=tuple(f"{log.name}: {log.problem}" for log in logs if log.problem),
         files=len(logs),
@@ -77,11 +81,23 @@ def _warns(hit: Hit) -> bool:
     return hit.signature.status == "warn"
 
 
-def _first(strange: Sequence[Failure], logs: Sequence[CondensedLog], messages: Sequence[Sequence[Message]]) -> Unknown:
-    raised = [failure for failure in strange if failure.raised and failure.root]
-    first = (raised or list(strange))[0]
+def _strange(
+    strange: Sequence[Failure],
+    logs: Sequence[CondensedLog],
+    messages: Sequence[Sequence[Message]],
+    sources: Environment | None,
+) -> tuple[Unknown | None, tuple[Diagnosis, ...]]:
+    """The first failure of STRANGE, or what SOURCES say of it and of those that came after it."""
+    ordered = sorted(strange, key=lambda failure: not (failure.raised and failure.root))
+    first, raised = ordered[0], None
+    if sources is not None:
+        from rlcheck.diagnose.source.explain import explain  # few logs need it, and it brings a parser
+
+        explained, raised = explain(ordered, messages, sources, lambda lines: _quote(lines, logs))
+        if explained:
+            return None, explained
     lines = [first.message] if first.frame is None else [first.frame, first.message]
-    return Unknown(evidence=(_quote(lines, logs),), hints=_hints(first, messages))
+    return Unknown(evidence=(_quote(lines, logs),), hints=_hints(first, messages), raised=raised), ()
 
 
 def _hints(first: Failure, messages: Sequence[Sequence[Message]]) -> tuple[str, ...]:
@@ -156,7 +172,7 @@ def _diagnosis(
         echo=one.echo,
         consequences=followed,
         seen=_seen(one),
-        basis=book.basis,
+        grounds=book.basis,
     )
 
 

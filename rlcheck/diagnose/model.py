@@ -62,11 +62,49 @@ class Confirmation(Struct, frozen=True, omit_defaults=False):
     node: str = ""
 
 
+SettingKind = Literal["config key", "constructor argument", "argument", "environment variable", "limit"]
+
+
+class Setting(Struct, frozen=True, omit_defaults=False):
+    """A setting that decides whether an error is raised. `owner` is the config, class or function that takes it.
+
+    `value` is "" where neither the log (`origin`) nor the run's config nor the source shows it. `about` is what the
+    library's own documentation says of it, a sentence. `decides`: it is in the innermost condition.
+    """
+
+    name: str
+    kind: SettingKind
+    value: str = ""
+    origin: Literal["", "log", "config", "source"] = ""
+    owner: str = ""
+    about: str = ""
+    decides: bool = False
+
+
+class Site(Struct, frozen=True, omit_defaults=False):
+    """Where the source of an installed package raises an error.
+
+    `file` is the path from site-packages on, `line` that of the statement here. `exact`: the log names the same line.
+    `conditions` lead to it, the innermost last, as source text.
+    """
+
+    package: str
+    version: str
+    file: str
+    line: int
+    function: str
+    exact: bool
+    conditions: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()
+
+
 class Diagnosis(Struct, frozen=True, omit_defaults=False):
     """One problem that the logs show. `evidence` is all that is quoted from them.
 
     `incident` counts from 1; problems of one incident share it, its root cause stands first. `consequences` are the
-    titles of what followed from it, `seen` says how often and on how many ranks it shows.
+    titles of what followed from it, `seen` says how often and on how many ranks it shows. `basis` is what knows it: a
+    playbook, or the source that raised it (`site`, where it is a file of a package), or a table of the doctor.
+    `grounds` is what the playbook rests on: a source, or general knowledge.
     """
 
     id: str
@@ -83,14 +121,31 @@ class Diagnosis(Struct, frozen=True, omit_defaults=False):
     consequences: tuple[str, ...] = ()
     seen: str = ""
     confirmations: tuple[Confirmation, ...] = ()
-    basis: str = "sourced"
+    basis: Literal["playbook", "source"] = "playbook"
+    grounds: Literal["sourced", "general"] = "sourced"
+    site: Site | None = None
+
+
+class Raised(Struct, frozen=True, omit_defaults=False):
+    """Where an exception was raised, as the log says. `package` is "" in the user's own code."""
+
+    file: str
+    line: int
+    function: str
+    type: str
+    message: str = ""
+    package: str = ""
 
 
 class Unknown(Struct, frozen=True, omit_defaults=False):
-    """A failure that no playbook knows: where it shows first, and what to collect to learn more."""
+    """A failure that no playbook knows: where it shows first, and what to collect to learn more.
+
+    `raised` is None where the log has no traceback of it.
+    """
 
     evidence: tuple[Quote, ...]
     hints: tuple[str, ...] = ()
+    raised: Raised | None = None
 
 
 class Answer(Struct, frozen=True, omit_defaults=False):

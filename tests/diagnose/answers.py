@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rlcheck.diagnose.model import Answer, Confirmation, Diagnosis, Quote, Unknown
+from rlcheck.diagnose.model import Answer, Confirmation, Diagnosis, Quote, Raised, Setting, Site, Unknown
 from rlcheck.finding import Fix
 from rlcheck.playbook import Source, Verify
 from rlcheck.report.diagnosis.render import render_diagnosis
@@ -43,7 +43,7 @@ OOM = Diagnosis(
     ),
 )
 LOWER = Diagnosis("fragmentation", "The allocator's pieces do not fit", "fail",
-                  "Much is reserved, little is used.", "low", evidence=OOM.evidence[:1], basis="general")  # fmt: skip
+                  "Much is reserved, little is used.", "low", evidence=OOM.evidence[:1], grounds="general")  # fmt: skip
 ECHO = Diagnosis("actor-died", "A Ray actor died", "fail", "It only says so.", "low",
                  evidence=(Quote("-", 600, ("ActorDiedError",)),), echo=True)  # fmt: skip
 WARNING = Diagnosis("slow-data", "The data loader is slow", "warn", "It has one worker.", "high", incident=2,
@@ -52,12 +52,22 @@ ANSWER = Answer(diagnoses=(OOM, LOWER, WARNING, ECHO), remarks=("A flag is depre
                 notes=("b.log.gz: ends early",), files=2, lines=1204, bytes=90112)  # fmt: skip
 STRANGE = Answer(
     unknown=Unknown((Quote("train.log", 3, ('  File "x.py", line 3, in main', "KeyError: 'reward'"), rank="0"),),
-                    ("the logs of all ranks", "py-spy dump --pid PID")),
+                    ("the logs of all ranks", "py-spy dump --pid PID"),
+                    Raised("x.py", 3, "main", "KeyError", "'reward'")),
+    files=1, lines=5, bytes=99,
+)  # fmt: skip
+EXPLAINED = Answer(
+    diagnoses=(
+        Diagnosis("source-acme-go", "acme: go raises ValueError", "fail", "go raises ValueError where `n > 3`.", "low",
+                  evidence=OOM.evidence[1:], basis="source",
+                  site=Site("acme", "1.2.4", "acme/go.py", 7, "go", False, ("n > 3",),
+                            (Setting("n", "argument", "4", "log", "go", "Their number."),))),
+    ),
     files=1, lines=5, bytes=99,
 )  # fmt: skip
 HEALTHY = Answer(files=3, lines=1, bytes=5 << 30)
 ONLY_WARNED = Answer(diagnoses=(WARNING,), files=1, lines=9, bytes=2048)
-ANSWERS = {"everything": ANSWER, "unknown": STRANGE, "healthy": HEALTHY, "warned": ONLY_WARNED}
+ANSWERS = {"everything": ANSWER, "unknown": STRANGE, "healthy": HEALTHY, "explained": EXPLAINED, "warned": ONLY_WARNED}
 
 
 def shown(report: DiagnosisReport, format: str, **options: Any) -> str:
@@ -68,7 +78,7 @@ def shown(report: DiagnosisReport, format: str, **options: Any) -> str:
     return out.read()
 
 
-_FIXED = {"status", "kind", "safety", "confidence", "verdict"}
+_FIXED = {"status", "kind", "safety", "confidence", "verdict", "basis", "grounds", "origin"}
 
 
 def spoiled(answer: Answer, spoil: Callable[[str], str]) -> Answer:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, base_environ, in_terminal, rlcheck
+from tests.conftest import ROOT, base_environ, in_terminal, rlcheck, write_command
+from tests.diagnose.planted import frame, plant, traceback
 
 SHM = "[rank1]: nccl WARN Call to posix_fallocate failed : No space left on device\n"
 TWO_OPENMP = "OMP: Error #15: Initializing libiomp5.so, but found libomp.so already initialized.\n"
 OWN = "Traceback (most recent call last):\n  File \"pets.py\", line 3, in <module>\n    x\nKeyError: 'hamster'\n"
 HEALTHY = "step:1 - loss:0.3\nstep:2 - loss:0.2\n"
+RAISES = "def go(workers):\n    if workers > 6:\n        raise ValueError('seven workers are too many here')  # here\n"
 FACTS = ROOT / "tests" / "fixtures" / "machines" / "l4-container-small-shm.json"
 
 
@@ -56,6 +58,26 @@ def test_an_unknown_error_is_not_guessed(tmp_path: Path) -> None:
     assert (done.code, document["exit_code"], document["diagnoses"]) == (1, 1, [])
     assert "KeyError: 'hamster'" in document["unknown"]["evidence"][0]["text"]
     assert rlcheck("diagnose", tmp_path / "own.log").out.startswith("[?] An error that no playbook knows")
+
+
+def test_the_source_of_another_python_answers(tmp_path: Path) -> None:
+    plant(tmp_path / "venv", RAISES)
+    for directory in ("venv/bin", "empty/bin"):
+        write_command(tmp_path / directory, "python", f"touch {tmp_path}/ran")
+    log = tmp_path / "own.log"
+    log.write_text(traceback(frame(RAISES, "go"), "ValueError: seven workers are too many here"))
+    python = ("--python", tmp_path / "venv")
+    done = rlcheck("diagnose", log, *python, "--format", "json")
+    found = json.loads(done.out)["diagnoses"][0]
+    assert (done.code, found["basis"], found["site"]["conditions"]) == (1, "source", ["workers > 6"])
+    assert found["site"]["settings"][0]["name"] == "workers"
+    # The doctor's own environment has no such package.
+    assert json.loads(rlcheck("diagnose", log, "--format", "json").out)["unknown"]["raised"]["package"] == "acme"
+    assert found["fixes"][0]["title"] == "Change `workers` so that `workers > 6` is no longer true"
+    assert not (tmp_path / "ran").exists()
+    for path in (tmp_path / "empty", tmp_path / "gone"):
+        done = rlcheck("diagnose", log, "--python", path)
+        assert (done.code, f"--python {path}: " in done.error_line) == (2, True)
 
 
 def test_standard_input_gzip_directories_and_several_files(log: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.conftest import ROOT
 from tests.diagnose.answers import (
     ANSWER,
     ANSWERS,
+    EXPLAINED,
     FORMATS,
     HEALTHY,
     ONLY_WARNED,
@@ -96,7 +97,7 @@ def test_an_unknown_error_is_said_to_be_unknown() -> None:
 
 def test_exit_codes() -> None:
     assert {name: make_report(answer).exit_code for name, answer in ANSWERS.items()} == {
-        "everything": 1, "unknown": 1, "healthy": 0, "warned": 0}  # fmt: skip
+        "everything": 1, "unknown": 1, "healthy": 0, "explained": 1, "warned": 0}  # fmt: skip
     assert make_report(ONLY_WARNED, strict=True).exit_code == 1
     assert make_report(HEALTHY, strict=True).exit_code == 0
 
@@ -162,7 +163,7 @@ def test_sarif_points_into_the_log() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_lines(name: str, format: str) -> None:
-    for answer in (ANSWER, STRANGE):
+    for answer in (ANSWER, STRANGE, EXPLAINED):
         for spoil in (lambda text: HOSTILE[name], lambda text: f"{text[:9]}{HOSTILE[name]}{text[9:]}"):
             report = redact(everything(spoiled(answer, spoil)), DiagnosisReport, {})
             for options in ({}, {"verbose": True}):

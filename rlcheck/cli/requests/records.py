@@ -13,6 +13,7 @@ from rlcheck.cli.requests.report import (
     FormatOption,
     FrameworkOption,
     OutputOption,
+    PythonOption,
     ReportRequest,
     StrictOption,
     VerboseOption,
@@ -112,6 +113,7 @@ class DiagnoseRequest:
         typer.Option("--config", metavar="CONFIG", help="Config of the run; fixes are then printed as its overrides."),
     ] = ""
     framework: FrameworkOption = "auto"
+    python: PythonOption = ""
     format: FormatOption = Format.TEXT
     output: OutputOption = None
     strict: StrictOption = False

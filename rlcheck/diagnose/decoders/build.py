@@ -133,6 +133,18 @@ _ERRORS = {
     999: ("unknown error", "the driver is in a bad state, mostly after suspend or without its uvm module"),
 }
 
+_STATUSES = {
+    "NOT_INITIALIZED": "the library could not start on the GPU, mostly because the GPU's memory is used up",
+    "ALLOC_FAILED": "the GPU had no memory left",
+    "BAD_PARAM": "an argument of the call was refused",
+    "INVALID_VALUE": "an argument of the call was refused",
+    "ARCH_MISMATCH": "this GPU lacks what the call needs",
+    "MAPPING_ERROR": "the library could not reach the GPU's memory",
+    "EXECUTION_FAILED": "the library's program failed on the GPU",
+    "INTERNAL_ERROR": "a call inside of the library failed",
+    "NOT_SUPPORTED": "the library does not have the operation for these types and shapes",
+}
+
 _GENERATIONS = {
     3: "Kepler",
     5: "Maxwell",
@@ -255,6 +267,15 @@ def cuda_error_in_words(groups: Mapping[str, str]) -> dict[str, str]:
     return {"cuda_error_name": known[0], "cuda_error_meaning": known[1]} if known else {}
 
 
+def status_in_words(groups: Mapping[str, str]) -> dict[str, str]:
+    """What the status of a GPU library means: `CUBLAS_STATUS_ALLOC_FAILED`, `hipErrorIllegalAddress`."""
+    status = groups["status"]
+    words = " ".join(re.findall(r"[A-Z][a-z]+", status.removeprefix("hipError").removeprefix("cudaError"))).lower()
+    known = dict(_ERRORS.values()) | _STATUSES
+    meaning = known.get(status.partition("_STATUS_")[2]) or known.get(words)
+    return {"status_meaning": meaning} if meaning else {}
+
+
 def toolkit_in_words(groups: Mapping[str, str]) -> dict[str, str]:
     """The tag of PyTorch's wheel index for a CUDA version: `12.8` is `cu128`."""
     match = re.match(r"(\d{2})\.(\d)", groups["toolkit"])
@@ -269,5 +290,6 @@ DECODERS: dict[str, Decoder] = {
     "sm": generation_in_words,
     "driver_cuda": driver_in_words,
     "cuda_error": cuda_error_in_words,
+    "status": status_in_words,
     "toolkit": toolkit_in_words,
 }

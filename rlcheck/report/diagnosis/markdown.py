@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 from rlcheck.diagnose.model import Diagnosis, Quote, Unknown
 from rlcheck.playbook import Source
-from rlcheck.report.diagnosis.report import DiagnosisReport, notes_of, place, sureness, verdict, was_read
+from rlcheck.report.diagnosis.report import (
+    DiagnosisReport,
+    more_of,
+    notes_of,
+    place,
+    raised_words,
+    sureness,
+    verdict,
+    was_read,
+)
 from rlcheck.report.markdown import code, fenced, inline, noted
 from rlcheck.report.wording import SYMBOLS
 
@@ -48,7 +57,8 @@ def _diagnosis(found: Diagnosis) -> list[str]:
         lines += [f"{number}\\. {inline(fix.title)}{noted(fix)}", ""]
         lines += [*fenced(fix.command, "bash"), ""] if fix.command else []
     sources = [f"source: {_link(source)}" for source in found.sources]
-    return [*lines, *sources, f"source: {code(f'rlcheck explain {found.id}')}", ""]
+    more = [f"source: {code(more)}"] if (more := more_of(found)) else []
+    return [*lines, *sources, *more, ""]
 
 
 def _link(source: Source) -> str:
@@ -67,4 +77,5 @@ def _unknown(unknown: Unknown) -> list[str]:
     lines = [f"#### {SYMBOLS['unknown']} An error that no playbook knows", ""]
     lines += ["This is the first failure in what was read. It does not say what caused it.", ""]
     lines += _quotes(unknown.evidence, "")
+    lines += [f"- raised: {inline(raised_words(unknown.raised))}"] if unknown.raised is not None else []
     return [*lines, *(f"- to collect: {inline(hint)}" for hint in unknown.hints), ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rlcheck import __version__
-from rlcheck.diagnose.model import Answer, Diagnosis, Quote, Unknown
+from rlcheck.diagnose.model import Answer, Diagnosis, Quote, Raised, Unknown
 from rlcheck.diagnose.recipes import without_holes
 from rlcheck.facts.base import Struct
 
@@ -105,8 +105,32 @@ def sureness(found: Diagnosis) -> str:
         words = "The facts confirm it: confidence is high."
     elif verdicts == {"ruled out"}:
         words = "The facts speak against it: confidence is low."
-    basis = "" if found.basis == "sourced" else " The playbook rests on general knowledge, not on a source."
+    if found.basis == "source":
+        return f"{source_words(found)}: confidence is {found.confidence}."
+    basis = "" if found.grounds == "sourced" else " The playbook rests on general knowledge, not on a source."
     return words + basis
+
+
+def source_words(found: Diagnosis) -> str:
+    """Which source an answer that no playbook gave is from: `From the source of vllm 0.23.0, vllm/config.py line 7`."""
+    site = found.site
+    if site is None:
+        return "From a table of error codes"
+    words = f"From the source of {f'{site.package} {site.version}'.strip()}"
+    if site.exact:
+        return f"{words}, {site.file} line {site.line}"
+    return f"{words} here, {site.file} line {site.line}; the log's line is another, and its version is not known"
+
+
+def more_of(found: Diagnosis) -> str:
+    """The command that shows more of it; "" where no playbook knows it."""
+    return f"rlcheck explain {found.id}" if found.basis == "playbook" else ""
+
+
+def raised_words(raised: Raised) -> str:
+    """Where an exception was raised: `pets.py line 3 in main, your own code`."""
+    whose = f"in the package {raised.package}" if raised.package else "your own code, or a checkout"
+    return f"{raised.type} at {raised.file} line {raised.line} in {raised.function}; {whose}"
 
 
 def nothing_found(report: DiagnosisReport) -> str:
@@ -140,6 +164,8 @@ def verdict(report: DiagnosisReport) -> str:
     failed = [found for found in report.diagnoses if found.status == "fail"]
     if report.unknown is not None:
         return "exit code 1: an error that no playbook knows"
+    if failed and all(found.basis == "source" for found in failed):
+        return "exit code 1: an error that no playbook knows; the source explains it"
     if failed:
         incidents = len({found.incident for found in failed})
         return "exit code 1: " + ("an error was diagnosed" if incidents == 1 else f"{incidents} errors were diagnosed")

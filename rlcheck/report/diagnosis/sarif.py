@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlcheck.diagnose.model import Diagnosis, Quote
-from rlcheck.report.diagnosis.report import DiagnosisReport
+from rlcheck.report.diagnosis.report import DiagnosisReport, more_of, source_words
 from rlcheck.report.sarif import LEVELS, document, physical
 from rlcheck.report.wording import clean
 
@@ -30,7 +30,7 @@ def _rule(found: Diagnosis) -> dict[str, Any]:
     rule: dict[str, Any] = {
         "id": found.id,
         "shortDescription": {"text": clean(found.title)},
-        "help": {"text": f"rlcheck explain {found.id}"},
+        "help": {"text": more_of(found) or source_words(found)},
     }
     return rule
 

@@ -10,9 +10,11 @@ from rlcheck.diagnose.lines import read_line
 from rlcheck.diagnose.model import Confirmation, Diagnosis, LogLine, Quote, Unknown
 from rlcheck.report.diagnosis.report import (
     DiagnosisReport,
+    more_of,
     notes_of,
     nothing_found,
     place,
+    raised_words,
     sureness,
     verdict,
     was_read,
@@ -82,7 +84,8 @@ def _diagnosis(page: Page, found: Diagnosis, verbose: bool) -> None:
     _fixes(page, found)
     for number, source in enumerate(found.sources if verbose else found.sources[:1]):
         _labelled(page, "" if number else "source", source.url)
-    _labelled(page, "" if found.sources else "source", f"rlcheck explain {found.id}")
+    if more := more_of(found):
+        _labelled(page, "" if found.sources else "source", more)
 
 
 def _head(page: Page, status: str, text: str) -> None:
@@ -166,7 +169,8 @@ def _lower(page: Page, found: Diagnosis) -> None:
     why = "follows from the above" if found.echo else f"fits the same lines less well; confidence: {found.confidence}"
     _head(page, "info", found.title + where(found.evidence))
     page.wrapped(" " * 4, f"{why}. {found.cause}", 4)
-    page.wrapped(" " * 4, f"rlcheck explain {found.id}", 4)
+    if more := more_of(found):
+        page.wrapped(" " * 4, more, 4)
 
 
 def _unknown(page: Page, unknown: Unknown) -> None:
@@ -174,6 +178,8 @@ def _unknown(page: Page, unknown: Unknown) -> None:
     page.write()
     _quotes(page, unknown.evidence, "")
     _labelled(page, "why", "This is the first failure in what was read. What caused it cannot be told from it.")
+    if unknown.raised is not None:
+        _labelled(page, "raised", raised_words(unknown.raised))
     for number, hint in enumerate(unknown.hints):
         _labelled(page, "" if number else "collect", f"- {hint}")
 
