@@ -151,7 +151,7 @@ def problems(facts: ReachFacts) -> list[str]:
 def test_a_head_is_known_from_its_gcs(guarded: Head):
     started = time.monotonic()
     facts = look(guarded.port, ray.__version__, RAY_AUTH_TOKEN=TOKEN)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
     gcs = facts.gcs.value
     assert facts.speaker.value is not None
     assert facts.speaker.value.kind == "gcs"
@@ -230,7 +230,7 @@ def test_a_gcs_without_nodes_and_one_that_was_stopped(lone_gcs: tuple[int, subpr
     _stop(server.pid)
     started = time.monotonic()
     silent = look(port)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 9
     assert silent.speaker.value is not None
     assert silent.speaker.value.kind == "silent"
     assert problems(silent) == ["RAY035", "RAY039"]
