@@ -186,9 +186,9 @@ def test_its_other_ports_are_told_from_it(guarded: Head):
     gcs = look(guarded.port, RAY_AUTH_TOKEN=TOKEN).gcs.value
     assert gcs is not None
     (node,) = gcs.nodes.value or ()
-    assert who_speaks("127.0.0.1", guarded.dashboard, 2).kind == "dashboard"
-    assert who_speaks("127.0.0.1", guarded.client, 2).kind == "ray-client"
-    assert who_speaks(node.address, node.node_manager_port, 2).kind == "grpc"
+    assert who_speaks("127.0.0.1", guarded.dashboard, 10).kind == "dashboard"
+    assert who_speaks("127.0.0.1", guarded.client, 10).kind == "ray-client"
+    assert who_speaks(node.address, node.node_manager_port, 10).kind == "grpc"
 
 
 def test_placement_groups_that_wait_are_named_with_the_reason(guarded: Head):
