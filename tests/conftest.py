@@ -15,6 +15,7 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from rlcheck.measure.machine.context import ProbeContext
+from tests.warm import Ended, Warm
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN_SOURCE = ROOT / "tests" / "fixtures" / "plugin"
@@ -32,13 +34,16 @@ SERIAL = {
         "measure/drift", "measure/machine/test_nvidia", "measure/rollout", "multinode", "preflight", "slurm",
         "tools/test_slurm_script",
     ),
-    "runs": ("trainer/cli/test_app", "trainer/controller", "trainer/end_to_end", "trainer/measure"),
-    "failures": ("trainer/cluster", "trainer/failures", "trainer/rewards", "trainer/workers"),
+    "runs": ("trainer/cli/test_app", "trainer/controller", "trainer/end_to_end", "trainer/measure", "trainer/workers"),
+    "failures": ("trainer/cluster", "trainer/failures", "trainer/rewards"),
 }  # fmt: skip
 IMPORT_PATH = os.pathsep.join((str(ROOT), str(ROOT / "trainer")))
 """Where `rlcheck`, `tests` and `rltrain` are."""
 # A test must not depend on who runs it: only these variables come through.
 KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "COVERAGE_PROCESS_START")
+
+OF_THE_START = ("PYTHON", "LANG", "LC_", "LD_")
+"""How variables begin that an interpreter reads when it starts."""
 
 # Nor on how: below `nohup`, or behind a script's `&`, the commands under test would ignore these signals, too.
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -101,12 +106,32 @@ def rlcheck(
     cwd: Path | None = None,
     stdin: bytes = b"",
     timeout: float = 60,
+    fresh: bool = False,
 ) -> Done:
-    """Run the command as a user would and wait for it."""
-    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    """Run the command as a user would and wait for it.
+
+    An interpreter of its own is started for it where it could make a difference: variables that one reads at its start,
+    another working directory, a measurement (`fresh`).
+    """
+    started, environ, words = time.monotonic(), base_environ(env), [*map(str, arguments)]
+    plain = not fresh and cwd is None and not any(name.startswith(OF_THE_START) for name in env or ())
+    ended = _warm().call(words, environ, stdin, timeout) if plain else None
+    ended = ended or _cold(words, environ, cwd, stdin, timeout)
+    assert b"Traceback" not in ended.err, ended.err.decode("utf-8", "replace")
+    out, err = (text.decode("utf-8", "replace") for text in (ended.out, ended.err))
+    return Done(ended.code, out, err, time.monotonic() - started, ended.cpu_s)
+
+
+@cache
+def _warm() -> Warm:
+    return Warm(base_environ(), str(ROOT))
+
+
+def _cold(words: Sequence[str], environ: Mapping[str, str], cwd: Path | None, stdin: bytes, timeout: float) -> Ended:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-m", "rlcheck", *map(str, arguments)],
-        env=base_environ(env),
+        [sys.executable, "-m", "rlcheck", *words],
+        env=environ,
         cwd=cwd or ROOT,
         input=stdin,
         capture_output=True,
@@ -114,14 +139,8 @@ def rlcheck(
         check=False,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert b"Traceback" not in done.stderr, done.stderr.decode("utf-8", "replace")
-    return Done(
-        done.returncode,
-        done.stdout.decode("utf-8", "replace"),
-        done.stderr.decode("utf-8", "replace"),
-        time.monotonic() - started,
-        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-    )
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Ended(done.returncode, done.stdout, done.stderr, cpu_s)
 
 
 def in_terminal(

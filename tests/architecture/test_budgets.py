@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.every import every
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("rlcheck", "trainer")
@@ -24,22 +24,32 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=relative)
+@every([*SOURCES, *TESTS], name=relative)
 def test_file_is_short(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").count("\n")
     assert lines <= MAX_FILE_LINES, f"{relative(path)} has {lines} lines; cut it along its topics"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_functions_are_short(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@every(SOURCES, name=relative)
+def test_the_oldest_python_parses_it_and_functions_are_short_documented_and_probe_no_features(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST_PYTHON)
     # The page of a check is its docstring: it is prose, not code to be held in mind.
     long = {
         f"{relative(path)}:{node.lineno} {node.name}": span
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (span := _code_lines(node)) > MAX_FUNCTION_LINES
     }
-    assert not long
+    assert not long, f"too long: {long}"
+    probes = [
+        f"{relative(path)}:{node.lineno}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr"
+    ]
+    assert not probes, f"hasattr: {probes}"
+    if path != ANY_PYTHON:
+        bare = [] if ast.get_docstring(tree) else ["the module"]
+        bare += _undocumented(tree)
+        assert not bare, f"no docstring: {bare}"
 
 
 def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -53,24 +63,6 @@ def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return span
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_no_feature_probing(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    probes = [
-        f"{relative(path)}:{node.lineno}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr"
-    ]
-    assert not probes
-
-
-@pytest.mark.parametrize("path", [path for path in SOURCES if path != ANY_PYTHON], ids=relative)
-def test_every_public_thing_has_a_docstring(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    bare = [] if ast.get_docstring(tree) else ["the module"]
-    assert not bare + list(_undocumented(tree))
-
-
 def _undocumented(scope: ast.Module | ast.ClassDef) -> Iterator[str]:
     for node in scope.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
@@ -79,8 +71,3 @@ def _undocumented(scope: ast.Module | ast.ClassDef) -> Iterator[str]:
             yield f"{node.name} in line {node.lineno}"
         if isinstance(node, ast.ClassDef):
             yield from _undocumented(node)
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_the_oldest_supported_python_can_parse_it(path: Path) -> None:
-    ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST_PYTHON)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 
-import pytest
-
 from rlcheck import judging
 from rlcheck.check import Check, Evidence
 from rlcheck.checks import builtin_checks
 from rlcheck.facts.document import Facts, decode, encode, resolve
 from rlcheck.families import FAMILIES
 from rlcheck.playbook import Library
+from tests.every import every
 
 CHECKS = builtin_checks()
 LIBRARY = Library()
@@ -20,8 +19,7 @@ HEADINGS = ("What it does", "Why it matters")
 FIRES = {"fail", "warn", "info"}
 
 
-def check_id(check: Check) -> str:
-    return check.id
+of_each_check = every(CHECKS, name=lambda check: check.id)
 
 
 def cases(check: Check) -> tuple[Facts, Facts]:
@@ -39,7 +37,7 @@ def test_ids_and_titles_are_unique() -> None:
     assert len({check.title for check in CHECKS}) == len(CHECKS)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=check_id)
+@of_each_check
 def test_page_has_its_headings(check: Check) -> None:
     missing = [heading for heading in HEADINGS if not check.section(heading).strip()]
     assert not missing, f"{check.id}: its docstring lacks {missing}"
@@ -50,7 +48,7 @@ def test_page_has_its_headings(check: Check) -> None:
     assert tuple(found) == HEADINGS, f"{check.id}: headings are {found}"
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=check_id)
+@of_each_check
 def test_needs_exist(check: Check) -> None:
     for need in check.needs:
         # An empty document answers "not collected" for a path that exists and raises KeyError for one that does not.
@@ -79,12 +77,12 @@ def _inner(annotation: object) -> object:
     return annotation
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=check_id)
+@of_each_check
 def test_causes_exist(check: Check) -> None:
     assert set(check.caused_by) <= {c.id for c in CHECKS}
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=check_id)
+@of_each_check
 def test_fires_and_stays_quiet(check: Check) -> None:
     fires, quiet = cases(check)
     loud = judging.judge(_through_json(fires), (check,), LIBRARY)[0]
@@ -99,7 +97,7 @@ def test_fires_and_stays_quiet(check: Check) -> None:
     assert all(isinstance(item, Evidence) for item in loud.evidence)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=check_id)
+@of_each_check
 def test_without_facts_it_never_passes(check: Check) -> None:
     finding = judging.judge(Facts(), (check,), LIBRARY)[0]
     assert finding.status == "unknown", f"{check.id}: {finding.status}: {finding.message}"

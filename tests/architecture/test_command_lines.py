@@ -12,6 +12,7 @@ from typer.main import get_command
 from rlcheck.cli.app import app as doctor_app
 from rlcheck.playbook import Library, Playbook
 from rltrain.cli.app import app as trainer_app
+from tests.every import every
 
 LIBRARY = Library()
 COMMANDS = {
@@ -51,7 +52,7 @@ def prose(playbook: Playbook) -> str:
     return " ".join((*words, *(recipe.title for recipe in playbook.fixes), playbook.body))
 
 
-@pytest.mark.parametrize("playbook_id", LIBRARY.ids())
+@every(LIBRARY.ids())
 def test_its_calls_are_understood(playbook_id: str) -> None:
     playbook = LIBRARY.get(playbook_id)
     assert [problem for call in calls(playbook) if (problem := problem_of(call))] == []

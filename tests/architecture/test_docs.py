@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.every import every
 from tests.tools import build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,12 +18,15 @@ MADE = ("rlcheck/data/signatures.json",)
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("playbooks/*.md")])
 
 
+pytestmark = pytest.mark.timeout(600)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that is generated, in a directory of its own."""
     out = tmp_path_factory.mktemp("built")
     command = [sys.executable, "-m", "tests.tools.build", "--out", str(out)]
-    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=115, check=True)
+    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
     return out
 
 
@@ -59,12 +63,12 @@ def lost_links(page: Path) -> list[str]:
     return [link for link in links if "://" not in link and not (page.parent / link).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@every(PAGES, name=lambda page: str(page.relative_to(ROOT)))
 def test_links_in_the_tree_lead_somewhere(page: Path) -> None:
     assert lost_links(page) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@every(PAGES, name=lambda page: str(page.relative_to(ROOT)))
 def test_paths_of_the_tree_exist(page: Path) -> None:
     """`rlcheck/text.py`, as pages write it; a name with a hole or a pattern in it is none."""
     named = re.findall(r"`((?:rlcheck|trainer|tests|docs|playbooks)/[\w./-]+)`", page.read_text(encoding="utf-8"))

@@ -15,6 +15,7 @@ import yaml
 from rlcheck.checks import builtin_checks
 from rlcheck.families import FAMILIES
 from rlcheck.playbook import DIRECTORY, Library, Playbook, Recipe, Relations, Signature, fill
+from tests.every import every
 
 LIBRARY = Library()
 IDS = LIBRARY.ids()
@@ -27,9 +28,7 @@ MOST_REPEATED = 0.7
 ENVIRONMENT = re.compile(r"export (?:[A-Za-z_]\w*|\{\{\w+\}\})(?:=\S.*)?|unset (?:[A-Za-z_]\w*|\{\{\w+\}\})")
 
 
-@pytest.fixture(params=IDS)
-def playbook(request: pytest.FixtureRequest) -> Playbook:
-    return LIBRARY.get(request.param)
+of_each_playbook = every(tuple(map(LIBRARY.get, IDS)), name=lambda playbook: playbook.id)
 
 
 def test_every_check_has_its_playbook_and_back() -> None:
@@ -44,6 +43,7 @@ def test_every_check_has_its_playbook_and_back() -> None:
             assert set(recipe.checks) <= set(playbook.checks), f"{playbook_id}: {recipe.title}"
 
 
+@of_each_playbook
 def test_body_has_its_headings(playbook: Playbook) -> None:
     """In their order. One that would only say the front matter again is left out."""
     found = re.findall(r"^## .+$", playbook.body, re.M)
@@ -52,6 +52,7 @@ def test_body_has_its_headings(playbook: Playbook) -> None:
     assert set(playbook.families) <= set(FAMILIES)
 
 
+@of_each_playbook
 def test_how_to_fix_says_more_than_the_fixes(playbook: Playbook) -> None:
     """Screens and pages print it below the fixes: it is whole sentences, and not their titles again."""
     words = " ".join(playbook.section("How to fix").split())
@@ -74,8 +75,10 @@ def test_a_repetition_is_found() -> None:
     assert repeated("Ranks of 8 to 64 are usual for RL.", (fix,)) < MOST_REPEATED
 
 
+@of_each_playbook
 def test_it_restates_no_default(playbook: Playbook) -> None:
-    front = yaml.safe_load((DIRECTORY / f"{playbook.id}.md").read_text(encoding="utf-8").split("---\n", 2)[1])
+    text = (DIRECTORY / f"{playbook.id}.md").read_text(encoding="utf-8").split("---\n", 2)[1]
+    front = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     assert [*restated(front, Playbook)] == []
 
 
@@ -108,6 +111,7 @@ def test_a_restated_default_is_found() -> None:
     assert {*restated(front, Playbook)} == {"versions", "checks", "relations: wraps", "fixes: needs_root"}
 
 
+@of_each_playbook
 def test_it_says_where_it_is_proved(playbook: Playbook) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", playbook.verified)
     assert playbook.sources or playbook.basis == "general"
@@ -116,6 +120,7 @@ def test_it_says_where_it_is_proved(playbook: Playbook) -> None:
         assert source.what.strip()
 
 
+@of_each_playbook
 def test_fixes_are_what_they_say(playbook: Playbook) -> None:
     assert playbook.fixes
     for fix in playbook.fixes:
@@ -129,6 +134,7 @@ def test_fixes_are_what_they_say(playbook: Playbook) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash to parse with")
+@of_each_playbook
 def test_commands_parse(playbook: Playbook) -> None:
     names = {match for recipe in playbook.fixes for match in re.findall(r"\{\{(\w+)\}\}", recipe.command)}
     params = dict.fromkeys(names, "value")
@@ -138,6 +144,7 @@ def test_commands_parse(playbook: Playbook) -> None:
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
+@of_each_playbook
 def test_parameters_are_filled_by_its_checks(playbook: Playbook) -> None:
     """Each `{{name}}` that a fix has is given by at least one of the playbook's checks on a fixture of its own."""
     import importlib

@@ -15,6 +15,7 @@ from rlcheck.checks import builtin_checks
 from rlcheck.cli.app import app as doctor_app
 from rlcheck.playbook import Library, Playbook
 from rltrain.cli.app import app as trainer_app
+from tests.every import every
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = tuple(directory for directory in (ROOT / "rlcheck", ROOT / "trainer") if directory.is_dir())
@@ -55,6 +56,10 @@ ALLOWED = {"could not be made": ("rlcheck/checks/hub/access.py",), "afresh": ("t
 PRONOUNS = re.compile(r"^(It|They|This|That|These|Those|What|Which|He|She)\b(?! (NCCL|Ray|Python|hf-xet|user|machine))")
 
 
+def place_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
 def _wrong(text: str, place: str, denied: re.Pattern[str] = _DENIED) -> list[str]:
     """The DENIED words in TEXT, but for code and quotations."""
     plain = re.sub(r"```.*?```|`[^`]*`|\"[^\"\n]{3,}\"|“[^”]*”", " ", text, flags=re.S)
@@ -85,17 +90,17 @@ def _messages(tree: ast.Module) -> Iterator[str]:
                     yield part.value
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@every(PAGES, name=place_of)
 def test_pages(page: Path) -> None:
-    place = str(page.relative_to(ROOT))
+    place = place_of(page)
     # Decisions are records: they keep the words of their day.
     denied = _DENIED if place.startswith("docs/adr/") else _DENIED_FOR_READERS
     assert not _wrong(page.read_text(encoding="utf-8"), place, denied)
 
 
-@pytest.mark.parametrize("source", [*_sources()], ids=lambda source: str(source.relative_to(ROOT)))
+@every([*_sources()], name=place_of)
 def test_docstrings_and_messages(source: Path) -> None:
-    tree, place = ast.parse(source.read_text(encoding="utf-8")), str(source.relative_to(ROOT))
+    tree, place = ast.parse(source.read_text(encoding="utf-8")), place_of(source)
     denied = _DENIED_FOR_READERS if place.startswith("rlcheck/checks/") else _DENIED
     texts = (*_public_docstrings(tree), *_messages(tree))
     assert not [word for text in texts for word in _wrong(text, place, denied)]
@@ -127,7 +132,7 @@ def test_titles_and_headlines() -> None:
         assert check.title != check.problem
 
 
-@pytest.mark.parametrize("playbook", [Library().get(id) for id in Library().ids()], ids=lambda book: book.id)
+@every([*map(Library().get, Library().ids())], name=lambda playbook: playbook.id)
 def test_playbooks(playbook: Playbook) -> None:
     told = [
         playbook.title,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -203,13 +204,28 @@ def test_an_interrupt(how: str, acme: Acme, tmp_path: Path) -> None:
         [sys.executable, "-m", "rlcheck", "env", "--select", "ACM001"],
         env=base_environ(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    time.sleep(2)
+    _wait_until(lambda: psutil.Process(process.pid).num_threads() > 1, "a probe at work")
+    if how == "hang in tool":
+        _wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", "its tool")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=5)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == b""
     assert err.decode().strip() == "rlcheck: interrupted"
     if how == "hang in tool":
         pid = int((tmp_path / "pid").read_text())
-        time.sleep(0.3)
-        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        _wait_until(lambda: not _lives(pid), "the end of its tool")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"no sign of {what}"
+        time.sleep(0.05)

@@ -6,22 +6,28 @@ import re
 
 import pytest
 
+from rlcheck.check import Check
 from rlcheck.checks import builtin_checks
 from rlcheck.cli.explain import check_screen, playbook_screen
 from rlcheck.playbook import Library
+from tests.every import every
 
 LIBRARY = Library()
 CHECKS = builtin_checks()
 LABELS = ["verify", "fix", "does not help", "source"]
 
 
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 def labels(screen: str) -> list[str]:
     return re.findall(r"^(what it does|found|why|verify|fix|does not help|source)$", screen, re.M)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
-def test_a_check(check, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+@every(CHECKS, name=lambda check: check.id)
+def test_a_check(check: Check) -> None:
     playbook = LIBRARY.get(check.playbook)
     screen = check_screen(check, playbook)
     assert labels(screen) == ["what it does", "why", *(label for label in LABELS if label in labels(screen))]
@@ -33,9 +39,8 @@ def test_a_check(check, monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.search(rf"^  {re.escape(source.url)}$", screen, re.M)
 
 
-@pytest.mark.parametrize("playbook_id", LIBRARY.ids())
-def test_a_playbook(playbook_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+@every(LIBRARY.ids())
+def test_a_playbook(playbook_id: str) -> None:
     playbook = LIBRARY.get(playbook_id)
     screen = playbook_screen(playbook)
     assert [label for label in labels(screen) if label in (*LABELS, "found", "why")] == labels(screen)

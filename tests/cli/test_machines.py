@@ -80,7 +80,7 @@ def test_tools_that_hang_or_print_garbage(tmp_path: Path) -> None:
     for directory in ("hang", "garbage"):
         done = rlcheck("env", "--format", "json", env={"PATH": f"{tmp_path / directory}:/usr/bin:/bin"})
         assert done.code in (0, 1)
-        assert done.seconds < 15
+        assert done.seconds < 60, "each tool hangs for 100 s"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_probe_that_misbehaves(behaviour: str, acme: Acme) -> None:
     assert (
         status == ({"skip"} if behaviour in ("absent", "hang in tool") else {"unknown"}) or behaviour == "hang in tool"
     )
-    assert done.seconds < 3
+    assert done.seconds < 20, "the probe hangs for 1000 s"
 
 
 def test_the_report_goes_out_and_progress_stays_quiet(acme: Acme, tmp_path: Path) -> None:

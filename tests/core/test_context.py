@@ -67,7 +67,7 @@ def test_a_pipe_is_not_waited_for(fake_machine: FakeMachine, tmp_path: Path) -> 
     writer = os.open(tmp_path / "root" / "pipe", os.O_RDWR)
     assert machine.read_text("/pipe").value in ("", None)
     os.close(writer)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
 
 
 def test_errors_of_sysfs_are_named(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +107,11 @@ def test_the_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_side_by_side(fake_machine: FakeMachine) -> None:
     """Probes run in threads: commands of one must not wait for those of another."""
-    machine = fake_machine(commands={"slow": "sleep 0.5"})
+    machine = fake_machine(commands={"slow": "sleep 2"})
     threads = [threading.Thread(target=machine.run, args=(["slow"],)) for _ in range(4)]
     started = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 6

@@ -19,6 +19,7 @@ from rlcheck.diagnose.signatures import build, pattern_of
 from rlcheck.playbook import Playbook, Signature, fill
 from rlcheck.report.diagnosis.report import make_report
 from tests.diagnose.reading import LIBRARY, index, log_of
+from tests.every import every
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "diagnose"
 HEALTHY = sorted((Path(__file__).parents[1] / "fixtures" / "healthy_logs").glob("*.log"))
@@ -56,6 +57,11 @@ def hits_of(text: str) -> tuple[Hit, ...]:
     return tuple(hits([read_line(line, 0, at) for at, line in enumerate(lines)], index()))
 
 
+@cache
+def answer_to(text: str) -> Answer:
+    return diagnose([log_of(text)], index(), LIBRARY)
+
+
 def test_the_index_is_the_playbooks() -> None:
     assert index() == build(LIBRARY)
 
@@ -68,7 +74,7 @@ def test_every_fixture_is_of_a_playbook() -> None:
     assert {path.stem for path in FIXTURES.iterdir()} == set(IN_LOGS)
 
 
-@pytest.mark.parametrize("playbook_id", IN_LOGS)
+@every(IN_LOGS)
 def test_each_case_is_diagnosed_as_this_problem(playbook_id: str) -> None:
     book = LIBRARY.get(playbook_id)
     found: set[int] = set()
@@ -85,7 +91,7 @@ def test_each_case_is_diagnosed_as_this_problem(playbook_id: str) -> None:
 
 
 def _is_ranked_first(book: Playbook, case: Case) -> None:
-    answer = diagnose([log_of(case.text)], index(), LIBRARY)
+    answer = answer_to(case.text)
     if all(hit.signature.status == "info" for hit in hits_of(case.text) if hit.id == book.id):
         assert book.title in answer.remarks
         assert not answer.diagnoses
@@ -96,7 +102,7 @@ def _is_ranked_first(book: Playbook, case: Case) -> None:
     assert not re.search(r"<\w+>", answer.diagnoses[0].cause), answer.diagnoses[0].cause
 
 
-@pytest.mark.parametrize("playbook_id", IN_LOGS)
+@every(IN_LOGS)
 def test_no_other_playbook_claims_as_much(playbook_id: str) -> None:
     """Two playbooks that answer one line with equal specificity would be ranked by chance."""
     for case in cases(playbook_id):
@@ -124,7 +130,7 @@ def test_healthy_logs_are_healthy(path: Path) -> None:
     assert answer.unknown is None
 
 
-@pytest.mark.parametrize("playbook_id", IN_LOGS)
+@every(IN_LOGS)
 def test_no_signature_is_slow_on_hostile_lines(playbook_id: str) -> None:
     for signature in LIBRARY.get(playbook_id).signatures:
         assert len(signature.literal) >= 4, signature
@@ -148,15 +154,15 @@ def _seconds(pattern: str, text: str) -> float:
     return time.process_time() - started
 
 
-@pytest.mark.parametrize("playbook_id", IN_LOGS)
+@every(IN_LOGS)
 def test_no_command_is_shown_with_a_hole(playbook_id: str) -> None:
     """What the log does not tell is the usual value, or no command: `<name>` is a redirection to a shell."""
     for case in cases(playbook_id):
-        shown = make_report(diagnose([log_of(case.text)], index(), LIBRARY), everything=True).diagnoses
+        shown = make_report(answer_to(case.text), everything=True).diagnoses
         assert [fix.command for found in shown for fix in found.fixes if re.search(r"<[a-z]\w*>", fix.command)] == []
 
 
-@pytest.mark.parametrize("playbook_id", LIBRARY.ids())
+@every(LIBRARY.ids())
 def test_a_fix_that_lacks_all_its_parameters_has_no_hole(playbook_id: str) -> None:
     book = LIBRARY.get(playbook_id)
     fixes = tuple(fill(recipe, {}) for recipe in book.fixes)

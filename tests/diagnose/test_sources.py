@@ -172,11 +172,11 @@ def test_follow_waits_for_the_file_and_tells_each_pause(tmp_path: Path) -> None:
             for text in ("one\n", f"two\n{NEEDLE}\n"):
                 file.write(text)
                 file.flush()
-                time.sleep(0.7)
+                time.sleep(1.5)
 
     writer = threading.Thread(target=write)
     writer.start()
-    states = list(follow(str(path), INDEX, timeout=1.2, quiet=0.3, appear=5, waiting=said.append))
+    states = list(follow(str(path), INDEX, timeout=4, quiet=0.3, appear=5, waiting=said.append))
     writer.join()
     assert said == [f"{path}: not there yet; waiting up to 5 s for it"]
     assert [texts(state) for state in states] == [["one"], ["one", "two", NEEDLE]]

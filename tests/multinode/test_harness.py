@@ -40,7 +40,7 @@ def pair(namespaces: None) -> Iterator[tuple[Node, Node]]:
         server.stdout.readline()
         yield one, two
         two.clear()
-        server.wait(5)
+        server.wait(30)
 
 
 def outcome(source: Node, target: Node, port: int) -> str:
@@ -101,7 +101,7 @@ with network(1) as (node,):
     pids = [int(word) for word in process.stdout.readline().split()]
     assert len(pids) == 2
     process.send_signal(signal.SIGKILL)
-    process.wait(5)
+    process.wait(30)
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{pid}/ns").exists() and _alive(pid) for pid in pids):
         assert time.monotonic() < deadline
@@ -118,7 +118,7 @@ def _alive(pid: int) -> bool:
 def test_signals_reach_the_command_inside(pair: tuple[Node, Node]) -> None:
     process = pair[0].popen(["sleep", "600"])
     os.kill(child_of(process), signal.SIGTERM)
-    assert process.wait(5) == -signal.SIGTERM
+    assert process.wait(30) == -signal.SIGTERM
 
 
 @pytest.mark.usefixtures("firewall")

@@ -1,7 +1,8 @@
-"""How many cases the property tests try, and with which settings: together at least ten thousand in every run of CI.
+"""How many cases the property tests try, and with which settings.
 
-The cases are the same in every run, so that nobody's change fails by chance. RLCHECK_EXPLORE=10 tries ten times as
-many, new ones each time.
+The suite tries a fifth of them, the same in every run, so that nobody's change fails by chance. All of them, at least
+ten thousand and new ones each time: RLCHECK_EXPLORE=1 .venv/bin/python -m pytest tests/property, a few minutes;
+RLCHECK_EXPLORE=10 tries ten times as many. Last tried in full: 2026-11-23, none failed.
 """
 
 from __future__ import annotations
@@ -23,17 +24,23 @@ CASES = {
 
 
 def total(num_probes: int) -> int:
-    """How many cases one run tries."""
+    """How many cases there are to try."""
     return sum(CASES.values()) + CASES[PER_PROBE] * (num_probes - 1)
 
 
 _TIMES = int(os.environ.get("RLCHECK_EXPLORE", "0"))
+_SHARE = 5
+
+
+def share(number: int) -> int:
+    """How many of NUMBER cases this run tries."""
+    return number * _TIMES or max(1, number // _SHARE)
 
 
 def cases(name: str) -> settings:
     """The settings of the property test called `name`."""
     return settings(
-        max_examples=CASES[name] * (_TIMES or 1),
+        max_examples=share(CASES[name]),
         derandomize=not _TIMES,
         deadline=None,
         database=None,

@@ -1,4 +1,4 @@
-"""One odd value at a time, in every place of the documents on which each check fires and stays quiet."""
+"""One odd value at a time, in places of the documents on which each check fires and stays quiet."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rlcheck.checks import family_checks
 from rlcheck.facts.base import FactMissingError
 from rlcheck.facts.document import Facts
 from rlcheck.families import FAMILIES
+from tests.property.budget import share
 from tests.property.trees import FLOATS, NUMBERS, STRINGS, Maker, fact_value, facts_type, is_fact, slots
 
 VALUES_PER_PLACE = 6
@@ -76,7 +77,7 @@ def breaks(check: Check, facts: Facts) -> str:
 def test_one_odd_value_breaks_no_check(family: str) -> None:
     cases = importlib.import_module(f"tests.checks.{FAMILIES[family].topic}.cases").CASES
     chance = random.Random(family)
-    most = OF_CURVES if family in ("DRF", "RUN") else PLACES_PER_DOCUMENT
+    most = share(OF_CURVES if family in ("DRF", "RUN") else PLACES_PER_DOCUMENT)
     tried, broken = 0, []
     for check in family_checks(family):
         for facts in cases[check.id]:
@@ -84,4 +85,4 @@ def test_one_odd_value_breaks_no_check(family: str) -> None:
                 tried += 1
                 broken += filter(None, [breaks(check, variant)])
     assert not broken, "\n".join(broken[:5])
-    assert tried > min(1000, 400 * len(family_checks(family)))
+    assert tried > share(min(1000, 400 * len(family_checks(family))))

@@ -63,9 +63,9 @@ def start(job: dict[str, str], **environ: str) -> subprocess.Popen[str]:
 
 def finish(job: dict[str, str], process: subprocess.Popen[str]) -> tuple[int, list[str]]:
     """Exit code, and what was called; no Ray may be left."""
-    code = process.wait(30)
+    code = process.wait(60)
     pids = [int(pid) for pid in Path(job["PIDS"]).read_text().split()]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [pid for pid in pids if _runs(pid)]

@@ -31,7 +31,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def survivors(pids: set[int], within_s: float = 5.0) -> set[int]:
+def survivors(pids: set[int], within_s: float = 20.0) -> set[int]:
     """Those that are still alive when they had so long to end."""
     deadline = time.monotonic() + within_s
     while (left := {pid for pid in pids if is_alive(pid)}) and time.monotonic() < deadline:

@@ -47,7 +47,7 @@ def test_facts_are_complete_and_fit_their_model(python: tuple[str, ...]) -> None
     with open_local(python) as board:
         started = time.monotonic()
         machine = msgspec.convert(ask(board, do="facts")["machine"], MachineFacts)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 10
     asked = subprocess.run([*python, "-c", "import platform; print(platform.python_version())"], capture_output=True)
     assert machine.versions["python"] == asked.stdout.decode().strip()
     assert machine.hostname == socket.gethostname()
@@ -171,7 +171,7 @@ def test_a_full_backlog_is_filtered_and_costs_its_own_deadline_only(board: Switc
         target = {"address": "127.0.0.1", "port": deaf.getsockname()[1], "what": "probe"}
         started = time.monotonic()
         answer = ask(board, do="connect", targets=[target] * 20, timeout_s=1)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 8
         assert {contact["outcome"] for contact in answer["contacts"]} == {"filtered"}  # type: ignore[attr-defined]
         for filler in fillers:
             filler.close()
@@ -201,7 +201,7 @@ def test_it_ends_with_its_input_its_lifetime_and_a_signal() -> None:
     assert ended.stdin is not None
     ended.stdin.close()
     signalled.terminate()
-    assert [process.wait(5) for process in (ended, short, signalled)] == [0, 0, 0]
+    assert [process.wait(30) for process in (ended, short, signalled)] == [0, 0, 0]
 
 
 def test_a_python_that_is_too_old_says_so() -> None:

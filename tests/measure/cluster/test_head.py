@@ -151,7 +151,7 @@ def problems(facts: ReachFacts) -> list[str]:
 def test_a_head_is_known_from_its_gcs(guarded: Head):
     started = time.monotonic()
     facts = look(guarded.port, ray.__version__, RAY_AUTH_TOKEN=TOKEN)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
     gcs = facts.gcs.value
     assert facts.speaker.value is not None
     assert facts.speaker.value.kind == "gcs"
@@ -186,9 +186,9 @@ def test_its_other_ports_are_told_from_it(guarded: Head):
     gcs = look(guarded.port, RAY_AUTH_TOKEN=TOKEN).gcs.value
     assert gcs is not None
     (node,) = gcs.nodes.value or ()
-    assert who_speaks("127.0.0.1", guarded.dashboard, 2).kind == "dashboard"
-    assert who_speaks("127.0.0.1", guarded.client, 2).kind == "ray-client"
-    assert who_speaks(node.address, node.node_manager_port, 2).kind == "grpc"
+    assert who_speaks("127.0.0.1", guarded.dashboard, 10).kind == "dashboard"
+    assert who_speaks("127.0.0.1", guarded.client, 10).kind == "ray-client"
+    assert who_speaks(node.address, node.node_manager_port, 10).kind == "grpc"
 
 
 def test_placement_groups_that_wait_are_named_with_the_reason(guarded: Head):
@@ -231,7 +231,7 @@ def test_a_gcs_without_nodes_and_one_that_was_stopped(lone_gcs: tuple[int, subpr
     _stop(server.pid)
     started = time.monotonic()
     silent = look(port)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 9
     assert silent.speaker.value is not None
     assert silent.speaker.value.kind == "silent"
     assert problems(silent) == ["RAY035", "RAY039"]

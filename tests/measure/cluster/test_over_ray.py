@@ -116,7 +116,7 @@ def test_agents_on_all_nodes_and_a_node_that_dies(cluster: RunningCluster) -> No
         assert [member.alive for member in after.members] == [True, False]
         assert after.members[0].machine.value is not None
         assert after.members[1].machine.missing is not None
-        assert after.seconds < 5
+        assert after.seconds < 15
     assert not survivors(agents)
     assert time.monotonic() - started < 45
 
@@ -137,7 +137,7 @@ def test_a_cluster_that_is_not_there_is_lost_in_its_deadline() -> None:
     with open_ray("127.0.0.1:1", nodes, (sys.executable,), 4) as board:
         board.wait_up()
         assert "ray.init" in board.lost[0]
-    assert time.monotonic() - started < 7
+    assert time.monotonic() - started < 20
     with open_ray("127.0.0.1:1", nodes, ("/usr/bin/python3", "-S"), 10) as board:
         board.wait_up()
         assert "No module named 'ray'" in board.lost[0]

@@ -35,7 +35,7 @@ def board() -> Iterator[Switchboard]:
 
 def test_healthy_machines(board: Switchboard) -> None:
     facts = survey(board, via="local", registered={"id1": Registered(resources={"CPU": 2.0})})
-    assert facts.seconds < 5
+    assert facts.seconds < 10
     assert [member.registered is not None for member in facts.members] == [False, True, False]
     for member in facts.members:
         assert [contact.outcome for contact in member.contacts] == ["open"] * 6
@@ -51,10 +51,19 @@ def test_healthy_machines(board: Switchboard) -> None:
 
 def test_listeners_are_closed_afterwards(board: Switchboard) -> None:
     facts = survey(board, via="local")
-    time.sleep(0.2)
+    deadline = time.monotonic() + 20
     for contact in facts.members[0].contacts:
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((contact.address, contact.port), timeout=1)
+        while _listens(contact.address, contact.port):
+            assert time.monotonic() < deadline, contact
+            time.sleep(0.05)
+
+
+def _listens(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_given_ports_are_tried_from_everywhere_even_those_of_a_lost_seat(board: Switchboard) -> None:

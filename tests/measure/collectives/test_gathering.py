@@ -101,11 +101,11 @@ def test_the_others_end_with_the_code_of_rank_0_although_a_port_is_taken() -> No
 
 def test_the_others_end_when_rank_0_dies() -> None:
     leader, follower = rank(0, MASTER_PORT="29619", DIE="1"), rank(1, MASTER_PORT="29619")
-    leader.communicate(timeout=30)
+    leader.communicate(timeout=60)
     started = time.monotonic()
-    assert follower.communicate(timeout=10) == ("", "")
+    assert follower.communicate(timeout=40) == ("", "")
     assert follower.returncode == 3
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_ports_that_are_all_taken_are_said_in_one_line() -> None:

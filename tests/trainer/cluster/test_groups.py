@@ -44,7 +44,7 @@ def group(shared: WorkerGroup) -> Iterator[WorkerGroup]:
 
 
 def test_calls(group: WorkerGroup, runtime: Runtime) -> None:
-    assert group.all("add", 1, deadline_s=30) == [11, 21]
+    assert group.all("add", 1, deadline_s=60) == [11, 21]
     assert group.each("add", [1, 2], deadline_s=30) == [11, 22]
     assert first(group, "add", 5, deadline_s=30) == 15
     assert group.all("pid", deadline_s=30) == group.pids
@@ -142,7 +142,7 @@ def test_restart_ends_what_the_worker_had_started(group: WorkerGroup) -> None:
     group.restart(1, deadline_s=60)
     assert group.pids[1] != old
     assert not _runs(child)
-    assert group.all("add", 1, deadline_s=30) == [11, 21]
+    assert group.all("add", 1, deadline_s=60) == [11, 21]
     assert group.logs[1].read_text().count("made with base 20") >= 2
 
 
@@ -210,10 +210,10 @@ def test_a_signal_drops_the_call_and_lets_the_run_save(group: WorkerGroup, runti
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
         begin = time.monotonic()
         with pytest.raises(Interrupted, match="SIGTERM"):
-            gather(runtime, [group.begin("hang_in_this_function", [(4.0,), (0.0,)])], 60, "generating")
-        assert time.monotonic() - begin < 2
+            gather(runtime, [group.begin("hang_in_this_function", [(12.0,), (0.0,)])], 60, "generating")
+        assert time.monotonic() - begin < 9
         assert stop.requested
-        assert group.all("add", 1, deadline_s=30) == [11, 21]
+        assert group.all("add", 1, deadline_s=60) == [11, 21]
 
 
 @pytest.mark.row("F22")

@@ -130,7 +130,7 @@ def test_a_diagnosis_that_breaks_or_hangs_hides_nothing(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(diagnosis, "read_logs", broken)
     assert diagnose(tmp_path, 0.0, "x") == ["(its diagnosis broke off: KeyError: 'index')"]
-    monkeypatch.setattr(diagnosis, "read_logs", lambda *_: time.sleep(2))
+    monkeypatch.setattr(diagnosis, "read_logs", lambda *_: time.sleep(20))
     begin = time.monotonic()
     assert diagnose(tmp_path, 0.0, "x", deadline_s=0.1) == []
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 10

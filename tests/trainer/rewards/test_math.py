@@ -59,13 +59,13 @@ def test_a_ground_truth_without_an_expression_is_an_error(rule: MathRule) -> Non
 def test_the_limit_holds_though_its_first_alarm_is_lost() -> None:
     class Slow:
         def __del__(self) -> None:
-            time.sleep(3)  # The alarm ends it; what is raised here is dropped.
+            time.sleep(30)  # The alarm ends it; what is raised here is dropped.
 
     def lose_one_alarm() -> None:
         Slow()
-        time.sleep(3)
+        time.sleep(30)
 
     started = time.monotonic()
     with pytest.raises(TookTooLong), time_limit(0.2):
         lose_one_alarm()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 15

@@ -93,10 +93,10 @@ def test_the_last_number_is_the_last_that_holds_a_digit(solution: str) -> None:
 @pytest.mark.parametrize("unit", [".", ",", "-", "1,", "-.", "#### -", "#### .", " "])
 def test_what_a_model_repeats_without_end_is_scored_at_once(kind: str, unit: str) -> None:
     solution = unit * (100_000 // len(unit))
-    started = time.monotonic()
+    started = time.process_time()
     for method in ("strict", "flexible"):
         assert worth(kind, solution, "72", method=method) == 0.0
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 THINK = r"<think>.*</think>\s*<answer>.*</answer>"
