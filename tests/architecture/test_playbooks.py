@@ -24,7 +24,7 @@ ROUTINE_HARM = re.compile(r"pkill -f|killall|rm -rf /tmp/ray|chown -R|--privileg
 CONTENT = re.compile(r"[a-z_]\w{3,}|\d+(?:\.\d+)*")
 LEAST_OF_A_SENTENCE = 60
 MOST_REPEATED = 0.7
-ENVIRONMENT = re.compile(r"(export [A-Za-z_]\w*=\S.*|unset ([A-Za-z_]\w*|\{\{\w+\}\}))")
+ENVIRONMENT = re.compile(r"(export ([A-Za-z_]\w*=\S.*|\{\{\w+\}\}(=\S.*)?)|unset ([A-Za-z_]\w*|\{\{\w+\}\}))")
 
 
 @pytest.fixture(params=IDS)
