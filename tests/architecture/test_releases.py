@@ -26,11 +26,6 @@ ELSEWHERE = {"PYTORCH_MPS_HIGH_WATERMARK_RATIO", "TRITON_PTXAS_BLACKWELL_PATH"}
 """What only builds for macOS read, and what Triton puts together from parts."""
 CITED = {"Memory access fault by GPU node", "No usable temporary directory found", ": unknown key"}
 """Messages of others (ROCm, Python, rltrain) that a package holds by chance."""
-BEING_FIXED = {
-    "--actor_num_gpus_per_node", "--actor_num_nodes", "--adam_offload", "--input_key", "--kl_estimator", "--label_key",
-    "--micro_train_batch_size", "--n_samples_per_prompt", "--remote_rm_url", "--tokenizer_chat_template",
-}  # fmt: skip
-"""OpenRLHF's options of before 0.11, which still stand in some playbooks. Take out what they no longer offer."""
 MOST_BYTES = 350_000
 
 
@@ -44,7 +39,7 @@ def test_what_a_playbook_offers_is_in_a_current_release(playbook_id: str) -> Non
     for text in offered(LIBRARY.get(playbook_id)):
         for word in words_of(text):
             assert word in record().words, f"{word} is not in {releases.RECORD.name}: {AGAIN}"
-            known = record().current(word) or word in BEING_FIXED | ELSEWHERE or OLDER.search(text)
+            known = record().current(word) or word in ELSEWHERE or OLDER.search(text)
             assert known, f"{word} is in no current release: say which older one has it, or offer what replaces it"
 
 
