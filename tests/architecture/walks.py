@@ -48,7 +48,7 @@ families: [{family}]
 {more}
 cause: "Somebody walked."
 fixes:
-  - {{title: "Walk back to {id}", kind: advice, safety: safe}}
+  - {{title: "Walk back to {id}", kind: advice}}
 sources:
   - {{url: "https://example.org/walk", what: "the way"}}
 verified: 2026-11-22

@@ -135,7 +135,7 @@ RUNS = {
 def shown_as(run: str, name: str, tmp_path: Path, field: str, value: str, command: str) -> Fix:
     """The one fix of a playbook, worded for a run."""
     sets = f"command: '{command}', field: '{field}', value: '{value}'"
-    fix = f"- {{title: 'Set {{{{wanted}}}}', kind: config, safety: safe, {sets}}}"
+    fix = f"- {{title: 'Set {{{{wanted}}}}', kind: config, {sets}}}"
     (tmp_path / f"{name}.md").write_text(BOOK.format(name=name, fixes="  " + fix), encoding="utf-8")
     library = Library((tmp_path,))
     made = fill(library.get(name).fixes[0], {"wanted": "8192"})
