@@ -163,6 +163,7 @@ def test_parameters_are_filled_by_its_checks(playbook: Playbook) -> None:
         assert wanted <= filled, f"{recipe.title}: nobody fills {wanted - filled}"
 
 
+@of_each_playbook
 def test_a_fix_is_for_some_of_the_playbooks_checks(playbook: Playbook) -> None:
     """One that is for all of them names none."""
     for recipe in playbook.fixes:

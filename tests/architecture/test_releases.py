@@ -22,8 +22,8 @@ OLDER = re.compile(
     re.I,
 )
 AGAIN = "run `python -m tests.tools.releases`, which reads the packages again"
-ELSEWHERE = {"PYTORCH_MPS_HIGH_WATERMARK_RATIO", "TRITON_PTXAS_BLACKWELL_PATH"}
-"""What only builds for macOS read, and what Triton puts together from parts."""
+ELSEWHERE = {"NCCL_COMM_ID", "NCCL_TIMEOUT", "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "TRITON_PTXAS_BLACKWELL_PATH"}
+"""What NCCL reads, what nothing reads and is taken away, what only builds for macOS read, what Triton puts together."""
 CITED = {"Memory access fault by GPU node", "No usable temporary directory found", ": unknown key"}
 """Messages of others (ROCm, Python, rltrain) that a package holds by chance."""
 MOST_BYTES = 350_000

@@ -21,8 +21,8 @@ from tests.conftest import base_environ
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
-    "rlcheck", "playbooks", "trainer/rltrain", "docs/trainer", "tests/__init__.py", "tests/conftest.py", "tests/tools",
-    "tests/rows", "README.md",
+    "rlcheck", "playbooks", "trainer/rltrain", "docs/trainer", "tests/__init__.py", "tests/conftest.py",
+    "tests/every.py", "tests/warm.py", "tests/tools", "tests/rows", "README.md",
     "tests/checks", "tests/architecture", "tests/trainer/algos", "tests/trainer/workers/rollout/conftest.py",
     "tests/measure/run", "tests/fixtures/diagnose", "tests/trainer/__init__.py", "tests/measure/__init__.py",
 )  # fmt: skip
@@ -39,7 +39,7 @@ check = next(check for check in tests.CHECKS if check.id == "{}")
 tests.test_there_are_enough_checks()
 tests.test_ids_and_titles_are_unique()
 for test in (tests.test_page_has_its_headings, tests.test_needs_exist, tests.test_fires_and_stays_quiet):
-    test(check)
+    test.of_one(check)
 """
 PAGES = "from tests.tools import check_pages as p; from rlcheck.playbook import Library; "
 

@@ -50,7 +50,7 @@ def test_a_fix_for_some_checks_is_not_offered_by_the_others(tmp_path: Path) -> N
     checks = [sample(id, warn("5", "3", params={"override": "a.b=2"}), playbook="few") for id in ("ABC001", "ABC002")]
     first, second = judging.judge(FACTS, checks, Library((tmp_path,)))
     assert [fix.command for fix in first.fixes] == ["a.b=2", "a.b=[1]"]
-    assert [fix.command for fix in second.fixes] == ["a.b=2", "a.b=[1]", "unset A"]
+    assert [fix.command for fix in second.fixes] == ["unset A", "a.b=2", "a.b=[1]"]
 
 
 def test_one_command_is_offered_once(tmp_path: Path) -> None:

@@ -232,7 +232,8 @@ def test_explain_and_list_know_the_playbooks() -> None:
     assert "found\n    … posix_fallocate failed …\n" in page
     assert "{{" not in page
     rows = json.loads(rlcheck("list", "--playbooks", "--format", "json").out)
-    assert {"id", "title", "families", "checks", "in_logs"} == set(rows[0])
+    assert {"id", "title", "families", "checks", "in_logs", "fixes"} == set(rows[0])
+    assert {tuple(fix) for row in rows for fix in row["fixes"]} == {("title", "command", "safety")}
     assert next(row for row in rows if row["id"] == "shm-too-small")["in_logs"]
     chosen = rlcheck("list", "--playbooks", "--select", "SYS001").out
     assert chosen == "shm-too-small  /dev/shm is too small\n"

@@ -65,7 +65,11 @@ CONFIGS = (
     ),
     Case("micro batches", "CFG012", "micro-batch-keys", "critic.", verl("algorithm.adv_estimator=gae")),
     Case(
-        "parallel sizes", "CFG016", "sequence-parallel", "ulysses", verl(f"{_ACTOR}.ulysses_sequence_parallel_size=3")
+        "parallel sizes",
+        "CFG016",
+        "sequence-parallel-mismatch",
+        "ulysses",
+        verl(f"{_ACTOR}.ulysses_sequence_parallel_size=3"),
     ),
     Case(
         "parallel sizes", "CFG018", "rollout-parallel", "tensor_model", verl(f"{_ROLLOUT}.tensor_model_parallel_size=3")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 
-from tests.fixes.environments import Environment
 from tests.fixes.scene import Case, Scene
 
 
@@ -34,17 +33,8 @@ def few_files(scene: Scene) -> None:
     _program(scene, '"$PYTHON" load.py')
 
 
-def no_logger(scene: Scene) -> None:
-    """A logger whose package is not installed."""
-    env = Environment(scene)
-    env.offer("wandb", "0.21.0")
-    _program(scene, f"{env.python} -c 'import wandb'")
-    scene.environ["PYTHONPATH"] = None
-
-
 LOGS = (
     Case("script with CRLF", "", "script-has-windows-lines", "sed -i", crlf, ("",)),
     Case("ownership for git", "", "git-dubious-ownership", "safe.directory", other_owner, ("",)),
     Case("limits of a shell", "", "open-files-limit", "ulimit -n", few_files, ("",)),
-    Case("missing package", "", "logger-package-missing", "pip install", no_logger, ("",)),
 )

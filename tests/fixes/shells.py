@@ -87,7 +87,7 @@ SHELLS = (
     Case(
         "compile caches",
         "SYS029",
-        "compile-cache-placement",
+        "compile-cache-broken",
         "TRITON_CACHE_DIR",
         mounted(_TMPFS.format("size=64m"), TRITON_CACHE_DIR="@/disk/triton", TORCHINDUCTOR_CACHE_DIR="@/disk/inductor"),
     ),
@@ -96,7 +96,7 @@ SHELLS = (
     Case(
         "hub cache",
         "HFC014",
-        "hf-datasets-cache-not-writable",
+        "hf-cache-not-writable",
         "HF_DATASETS",
         mounted(_TMPFS.format("ro"), HF_DATASETS_CACHE="@/disk/ds"),
         ("pass", "skip"),
@@ -111,6 +111,6 @@ SHELLS = (
         "mount -o remount",
         mounted("mount -t tmpfs -o size=64m none /dev/shm"),
     ),
-    Case("hub cache", "HFC008", "hf-incomplete-downloads", "-delete", abandoned_downloads),
+    Case("hub cache", "HFC008", "hf-cache-full", "-delete", abandoned_downloads),
     Case("hub token", "HFC016", "hf-token-exposed", "chmod", open_token),
 )

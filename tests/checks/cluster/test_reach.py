@@ -117,7 +117,6 @@ def test_only_the_first_broken_layer_is_a_problem():
 def test_a_closed_port_says_how_and_brings_the_fix_for_that(facts: Facts, words: str, fix: str):
     finding = judging.judge(facts, (BY_ID["RAY034"],), Library())[0]
     assert words in finding.message
-    assert len(finding.fixes) == 1
     assert finding.fixes[0].title.startswith(fix)
 
 

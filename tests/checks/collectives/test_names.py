@@ -147,4 +147,4 @@ def test_rccl_reads_its_own_files_only() -> None:
 
 def test_replacement_belongs_to_the_removed_name() -> None:
     finding = judge("NCL006", ncl({"NCCL_ASYNC_ERROR_HANDLING": "1", "NCCL_TREE_THRESHOLD": "0"}))
-    assert finding.fixes[0].title == "Use NCCL_ALGO in place of NCCL_TREE_THRESHOLD, or drop it"
+    assert finding.fixes[0].title == "Use NCCL_ALGO in place of NCCL_TREE_THRESHOLD, if it is still wanted"

@@ -33,7 +33,7 @@ def config(tmp_path) -> Path:
 
 def test_a_report_with_bars(tmp_path) -> None:
     done = run(write(with_faults(20), "jsonl", tmp_path))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert f"{tmp_path}/rows.jsonl:4:prompt: null" in done.stdout.replace("\n                ", "")
     for words in ("Prompt lengths in bytes", "█", "Sources of the training data", "reward_model.ground_truth"):
         assert words in done.stdout
