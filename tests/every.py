@@ -24,7 +24,7 @@ def every(things: Sequence[Any], name: Callable[[Any], str] = str) -> Callable[[
 
         test_all.__name__, test_all.__qualname__, test_all.__doc__ = test.__name__, test.__qualname__, test.__doc__
         test_all.__module__ = test.__module__
-        setattr(test_all, "of_one", test)
+        test_all.of_one = test
         return pytest.mark.timeout(LIMIT_S)(test_all)
 
     return of_all
