@@ -67,7 +67,7 @@ def test_another_patch_version_of_python_on_a_node() -> None:
 @pytest.mark.row("F06")
 def test_the_words_of_an_old_tensordict() -> None:
     log = "RuntimeError: TensorDict does not support membership checks with the `in` keyword.\n"
-    diagnosed(log, "tensordict-aarch64", "0.1.2", "0.8")
+    diagnosed(log, "tensordict-version", "0.1.2", "0.8")
 
 
 @pytest.mark.row("F07")

@@ -136,7 +136,7 @@ def protobuf(facts: Facts) -> Verdict:
     )
 
 
-@check("ENV036", "tensordict is not a fallback of ARM", needs=("python", "platform"), playbook="tensordict-aarch64")
+@check("ENV036", "tensordict is not a fallback of ARM", needs=("python", "platform"), playbook="tensordict-version")
 def tensordict(facts: Facts) -> Verdict:
     """Looks for the old tensordict that pip falls back to on ARM.
 

@@ -26,7 +26,7 @@ _FEWEST = 5
 _SPENT_STEPS = 10
 
 
-@check("RUN033", "The entropy bonus has the right sign", needs=NEEDS, playbook="entropy-bonus-sign",
+@check("RUN033", "The entropy bonus has the right sign", needs=NEEDS, playbook="run-entropy",
        caused_by=("RUN030",),
        problem="The entropy bonus does not do what it should")  # fmt: skip
 def entropy_bonus(facts: Facts) -> Verdict:
