@@ -18,7 +18,7 @@ class Deed(NamedTuple):
     pattern: re.Pattern[str]
 
 
-_TO = r"(?:^|(?<=[.:;,(/] )|\b(?i:or|and|then|to|first|else|that|you|can|may|please|root) )"
+_TO = r"(?:^|(?<=[.:;,(/] )|\b(?i:or|and|then|to|first|else|otherwise|that|you|can|may|please|root) )"
 """Where a verb of a title is an imperative: "Install it", "or install it", but not "after an install"."""
 _FILES = (
     r"(?:[^.;]{0,50}?(?:\bdirector(?:y|ies)\b|\bfiles?\b|\bcaches?\b|\bcheckpoints?\b|\bimages?\b|\bsession|\bmodels?\b"
@@ -45,6 +45,7 @@ DEEDS = (
         r"\bwsl --(?:install|update)\b",
         r"\bpip [^;\n]*(?:-U|--upgrade)\b",
         rf"{_TO}(?i:(?:re)?install|upgrade|downgrade)\b",
+        rf"{_TO}(?i:(?:use|take) an? (?:newer|older)) (?!.{{0,20}}(?:GPU|node|model|checkpoint))",
         rf"{_TO}(?i:update) [^;:.]{{0,40}}\b(?:drivers?|toolkit|tokenizers|firmware|release)\b",
         r"(?i:\bbuild it (?:again|from source)\b)",
     ),
@@ -73,7 +74,7 @@ DEEDS = (
         "mount",
         "changes what is mounted",
         r"(?:^|[;&|]\s*|sudo )(?:mount|umount|swapon|swapoff)\b",
-        rf"{_TO}(?i:(?:re|un)?mount) (?!points?\b|failed)|\b(?:have|be) [^;.]{{0,40}}(?:re)?mounted\b|\bto mount\b",
+        rf"{_TO}(?i:(?:re|un)?mount) (?!points?\b|failed)|\b(?i:have|be) [^;.]{{0,40}}(?:re)?mounted\b|\bto mount\b",
     ),
     _deed(
         "restart",
@@ -84,6 +85,7 @@ DEEDS = (
         r"(?:^|[;&|]\s*)(?:docker|podman) run\b",
         rf"{_TO}(?i:restart|reboot|reset|reseat|drain)\b",
         rf"{_TO}(?i:start) (?:it|the (?:container|daemon|server|machine|node|cluster)) (?:again|anew)\b",
+        rf"{_TO}(?i:start) the container with\b",
     ),
     _deed(
         "system",
@@ -93,7 +95,7 @@ DEEDS = (
         r"\bsysctl (?:-w |-p\b|\w+\.)",
         r"\bnvidia-smi (?:-i \S+ )?-(?:pm|mig|e|c|pl|lgc|ac) |\b(?:amd|rocm)-smi set\b",
         r"(?:^|[;&|]\s*)(?:printf|echo) [^\n]*> ?>? ?/(?:etc|sys|proc)/|\btee (?:-a )?/(?:etc|sys|proc)/",
-        r"(?i:\b(?:off|on|it) (?:and the IOMMU )?in the firmware\b|\biommu=)",
+        r"(?i:\b(?:off|on|it|ACS\)?) (?:and the IOMMU )?in the firmware\b|\biommu=)",
         r"(?i:\bswitch (?:PCI access control )?\(?ACS\b)|(?i:\bswitch off (?:PCI )?ACS\b)",
     ),
     _deed(
