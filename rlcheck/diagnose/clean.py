@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rlcheck.diagnose.blocks import OVERLAP
 from rlcheck.diagnose.model import MAX_LINE, LogLine
@@ -16,6 +18,8 @@ _ESCAPES = re.compile(
 # Control characters but tab, line feed and carriage return; in UTF-8 these bytes are never part of another character.
 _CONTROL = bytes({*range(32), 127} - {9, 10, 13})
 # What is left of a colour when something on the way has taken off, or spelled out, its escape character.
+# Under which names loggers and container runtimes that write JSON keep what was said, in the order in which it was.
+_SAID = ("log", "message", "msg", "event", "text", "exc_info", "exception", "stack_trace", "traceback")
 _SPELLED = re.compile(rb"(?:\\x1[bB]|\\u001[bB]|\\033|\\e|\^\[)?\[[\d;]{1,12}m")
 
 
@@ -30,13 +34,30 @@ def log_lines(numbers: Sequence[int], data: bytes) -> Iterator[LogLine]:
     if _SPELLED.search(data):
         data = _SPELLED.sub(b"", data)
     text = data.translate(None, _CONTROL).decode("utf-8", "replace")
-    for number, line in zip(numbers, text.split("\n"), strict=False):
+    for number, line in _unpacked(zip(numbers, text.split("\n"), strict=False)):
         if len(line) <= MAX_LINE and "\r" not in line:
             yield LogLine(number=number, text=line)
             continue
         pieces = [piece for part in line.split("\r") if part for piece in _pieces(part)]
         for piece in pieces or [""]:
             yield LogLine(number=number, text=piece)
+
+
+def _unpacked(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the LINES; of one that is a JSON object with words of a program, these words, line by line."""
+    for number, line in lines:
+        said = _said(line) if line.startswith("{") and line.rstrip().endswith("}") else []
+        for text in said or [line]:
+            yield number, text
+
+
+def _said(line: str) -> list[str]:
+    try:
+        held: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    texts = [held[name] for name in _SAID if isinstance(held.get(name), str)]
+    return [part for text in texts for part in text.rstrip("\n").split("\n")]
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -31,7 +31,10 @@ _PREFIXES = tuple(
         rf"(?P<time>{_DAY}[ T]{_CLOCK})(?:Z|[+-]\d\d:?\d\d)?(?:[\s|,:-]+{_LEVEL}\b)?[\s|,:-]*"
         rf"(?:{_PLACE}(?: --|\]|:)?[ \t]?)?",
         # srun --label
-        r" {0,3}(?P<rank>\d{1,4}): (?=\S)",
+        r" {0,3}(?P<rank>\d{1,4}): (?=\S| {2,}\S)",
+        # containerd's log files, after their time; kubectl logs --prefix
+        r"std(?:out|err) [FP] ",
+        r"\[pod/[\w./-]{1,200}\] ",
     )
 )
 _NCCL = re.compile(r"(?P<node>[\w.-]{1,80}):(?P<pid>\d+):\d+ \[\d+\] ")

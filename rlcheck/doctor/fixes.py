@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -29,7 +29,6 @@ _WORD = r"""([^\s'"]+|'[^']*'|"[^"]*")"""
 _TAKEN_BACK = (
     (re.compile(f"mv {_WORD} {_WORD}"), r"mv \2 \1"),
     (re.compile(f"mkdir (?:-p )?{_WORD}"), r"rmdir \1"),
-    (re.compile(f"chmod 600 {_WORD}"), r"chmod 644 \1"),
     (re.compile(f"git config --global --add {_WORD} {_WORD}"), r"git config --global --unset-all \1 \2"),
 )
 
@@ -47,13 +46,16 @@ class Step:
 
 
 def plan(report: Report) -> tuple[Step, ...]:
-    """The first safe and complete fix of every problem that has one; what fixes several is listed once."""
+    """The first fix of every problem where it is safe and complete; what fixes several is listed once.
+
+    A later one is not taken in its place: it may be for another case, or hide what the first would have mended.
+    """
     steps: dict[str, Step] = {}
     for finding in report.checks:
         if finding.is_problem:
-            ready = [fix for fix in finding.fixes if _can_apply(fix)]
-            for fix in ready[:1]:
-                steps.setdefault(fix.command, Step(finding, fix))
+            for fix in finding.fixes[:1]:
+                if _can_apply(fix):
+                    steps.setdefault(fix.command, Step(finding, fix))
     return tuple(steps.values())
 
 
@@ -74,16 +76,6 @@ def taken_back_by(command: str) -> str:
         if found := done.fullmatch(command.strip()):
             return found.expand(line)
     return ""
-
-
-def _unset_again(steps: tuple[Step, ...], environ: Mapping[str, str]) -> str:
-    """The line that takes the environment fixes of STEPS back in a shell with ENVIRON."""
-    commands = [step.fix.command for step in steps if step.fix.kind == "env"]
-    names = dict.fromkeys(name for command in commands for name, _ in _assignments(command))
-    was = {name: environ.get(name) for name in names}
-    return "; ".join(
-        f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}" for name, value in was.items()
-    )
 
 
 def carry_out(steps: tuple[Step, ...], *, dry_run: bool, yes: bool) -> tuple[str, ...]:
@@ -181,7 +173,7 @@ def _write_environment(steps: tuple[Step, ...]) -> tuple[str, ...]:
         raise FixError(f"{os.path.abspath(path)}: cannot be written: {error.strerror}") from None
     return (
         f"wrote {ENV_FILE}; `source ./{ENV_FILE}` sets it for a shell (the second look was taken with it); "
-        f"`{_unset_again(steps, os.environ)}` takes it back there",
+        f"`rm {ENV_FILE}` and a new shell take it back",
     )
 
 

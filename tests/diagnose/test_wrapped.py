@@ -1,0 +1,53 @@
+"""A traceback behind any launcher's or collector's words is still a failure, and the same one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import rlcheck
+
+LINES = (
+    "Traceback (most recent call last):",
+    '  File "/workspace/train.py", line 7, in step',
+    "    loss.backward()",
+    '  File "/opt/venv/lib/python3.11/site-packages/torch/_tensor.py", line 521, in backward',
+    "    torch.autograd.backward(",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB "
+    "of which 1.10 GiB is free.",
+)
+TIME = "2026-11-23T04:31:07.123456789Z"
+
+
+def each(wrap: Callable[[str], str]) -> str:
+    return "".join(wrap(line) + "\n" for line in LINES)
+
+
+WRAPPED = {
+    "as it is": each(str),
+    "srun --label": each(lambda line: f"0: {line}"),
+    "srun --label, two digits": each(lambda line: f"12: {line}"),
+    "containerd": each(lambda line: f"{TIME} stderr F {line}"),
+    "kubectl --prefix": each(lambda line: f"[pod/train-0/main] {line}"),
+    "Docker": each(lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": TIME})),
+    "a JSON logger": each(lambda line: json.dumps({"time": TIME, "level": "ERROR", "message": line})),
+    "one object": json.dumps({"level": "ERROR", "message": "step failed", "exc_info": "\n".join(LINES)}) + "\n",
+}
+
+
+@pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
+def test_it_is_found(text: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("starting\n" + text)
+    done = rlcheck("diagnose", tmp_path / "log", "--format", "json")
+    first = json.loads(done.out)["diagnoses"][0]
+    assert (done.code, first["id"]) == (1, "activations-out-of-memory")
+
+
+def test_metrics_in_json_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text('{"step": 140, "loss": NaN, "reward": 0.5}\n')
+    assert rlcheck("diagnose", tmp_path / "log").code == 1
+    (tmp_path / "log").write_text('{"step": 140, "loss": 0.25, "message": "saved"}\n{"log": 3}\n[1]\n{}\n')
+    assert rlcheck("diagnose", tmp_path / "log").code == 0
