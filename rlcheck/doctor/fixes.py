@@ -48,7 +48,7 @@ class Step:
 def plan(report: Report) -> tuple[Step, ...]:
     """The first fix of every problem where it is safe and complete; what fixes several is listed once.
 
-    A later one is not taken in its place: it may be for another case, or hide what the first would have mended.
+    A later one is not taken in its place: it may be for another case, or hide what the first would have fixed.
     """
     steps: dict[str, Step] = {}
     for finding in report.checks:
