@@ -58,6 +58,14 @@ def _fraction(text: str) -> float | None:
         return None
 
 
+def _unset(facts: Facts, name: str) -> Verdict:
+    """Return the verdict on a switch that Ray takes for on whatever its text."""
+    value = variable(facts, name)
+    if not value:
+        return passed("is not set")
+    return warn(f"no {name}", f"{value!r} (any text counts as yes)", evidence=(evidence(f"environ.{name}", value),))
+
+
 @check("RAY023", "The object store stays in memory", needs=("environ",), playbook="ray-object-store-shm",
        problem="Ray may put the object store on disk")  # fmt: skip
 def slow_storage(facts: Facts) -> Verdict:
@@ -70,14 +78,7 @@ def slow_storage(facts: Facts) -> Verdict:
         When /dev/shm is too small, Ray then puts an object store of any size into its temporary directory without an
         error (else only one of up to 10 GB), and every batch that goes from rollout to training crosses the disk.
     """
-    value = variable(facts, "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE")
-    if not value:
-        return passed("is not set")
-    return warn(
-        "no RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE",
-        f"{value!r} (any text counts as yes)",
-        evidence=(evidence("environ.RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE", value),),
-    )
+    return _unset(facts, "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE")
 
 
 @check("RAY024", "Ray reads the variables that are set", needs=("environ", "python"), playbook="ray-unread-variables",
@@ -153,14 +154,7 @@ def cpu_count(facts: Facts) -> Verdict:
         Inside a container Ray then starts a worker for each CPU of the host instead of each CPU that it may use, so
         that start-up slows to a crawl and workers do not register in time.
     """
-    value = variable(facts, "RAY_USE_MULTIPROCESSING_CPU_COUNT")
-    if not value:
-        return passed("is not set")
-    return warn(
-        "no RAY_USE_MULTIPROCESSING_CPU_COUNT",
-        f"{value!r} (any text counts as yes)",
-        evidence=(evidence("environ.RAY_USE_MULTIPROCESSING_CPU_COUNT", value),),
-    )
+    return _unset(facts, "RAY_USE_MULTIPROCESSING_CPU_COUNT")
 
 
 @check("RAY027", "Ray's own calls do not go through a proxy", needs=("environ",), playbook="ray-head-proxy",
