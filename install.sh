@@ -236,8 +236,8 @@ run_tests() {
     failed="$failed${failed:+, }$check"
   done
   [ -z "$failed" ] || say "FAILED before the tests: $failed"
-  # By the groups of tests/conftest.py, three side by side: most of each is waiting. pytest's closing line stays the last one.
-  "$VENV/bin/python" -m pytest -m 'not gpu' -n 3 --dist loadscope && [ -z "$failed" ]
+  # By the groups of tests/conftest.py, three side by side. What fails is tried once more, and named: machines may be busy.
+  "$VENV/bin/python" -m pytest -m 'not gpu' -n 3 --dist loadscope --reruns 1 --reruns-delay 2 -rsR && [ -z "$failed" ]
 }
 
 main() {
