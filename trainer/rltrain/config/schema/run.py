@@ -62,6 +62,8 @@ class TrainerConfig(Section):
     """Compare checksums of the engine's weights with the actor's after each sync."""
     audit: bool = True
     """Write the audit record of each step."""
+    capsule_steps: tuple[int, ...] | None = None
+    """Steps of which a capsule is kept, for `rlcheck step`; null: the first step, where a small model is kept whole."""
     stall_timeout_s: float = Field(default=1800, gt=0)
     """Without progress for this long, say who waits for whom, and end."""
     shutdown_timeout_s: float = Field(default=30, gt=0)

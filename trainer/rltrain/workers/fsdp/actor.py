@@ -15,15 +15,17 @@ from rltrain.workers.fsdp.metrics import Sums, by_rank
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard
 from rltrain.workers.fsdp.sharded_model import ShardedModel
 from rltrain.workers.fsdp.updates import gradient_seconds, run_updates, step_metrics
+from rltrain.workers.fsdp.watch import UNWATCHED, Watch
 
 
 class ActorLoss:
     """aggregate(policy loss) + kl_loss_coef * aggregate(KL) - entropy_coeff * aggregate(entropy)."""
 
-    def __init__(self, policy: Policy, config: ActorConfig) -> None:
+    def __init__(self, policy: Policy, config: ActorConfig, watch: Watch = UNWATCHED) -> None:
         """CONFIG is resolved: both clip ratios are set."""
         self._policy = policy
         self._config = config
+        self._watch = watch
 
     def __call__(self, rows: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a micro batch, and its sums for the metrics."""
@@ -33,6 +35,7 @@ class ActorLoss:
             return aggregate(terms, mask, config.loss_agg_mode, normalizer)
 
         stats = self._policy(rows, entropy_grad=config.entropy_coeff != 0)
+        self._watch.read(rows, log_probs=stats.log_probs, entropys=stats.entropys)
         terms, sums = POLICY_LOSSES[config.policy_loss.loss_mode](self._inputs(stats.log_probs, rows, mask))
         policy_loss, entropy = share(terms), share(stats.entropys)
         loss = policy_loss - config.entropy_coeff * entropy if config.entropy_coeff else policy_loss
@@ -70,7 +73,7 @@ def update_actor(
         `actor/loss_tokens` counts tokens over all epochs; `actor/shard_loss_spread` is the difference between the
         largest and the smallest policy loss that a rank had on its own rows: 0 where all learn from the same.
     """
-    loss, own = ActorLoss(policy, config), Sums(sharded.device)
+    loss, own = ActorLoss(policy, config, sharded.watch), Sums(sharded.device)
 
     def counted(rows: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
         value, found = loss(rows, normalizer)

@@ -48,15 +48,20 @@ def _steps(
     sums: Sums,
 ) -> list[StepResult]:
     results: list[StepResult] = []
-    done, total = 0, sum(mini.micro_batches for mini in minis)
+    done, total, watch = 0, sum(mini.micro_batches for mini in minis), sharded.watch
     for mini in minis:
-        for _, rows in micro_batches(mini.shard, size, mini.micro_batches, sharded.device):
+        watch.begin_mini(mini.rows)
+        for group, rows in micro_batches(mini.shard, size, mini.micro_batches, sharded.device):
             work.report(done, total)
             done += 1
+            watch.begin_micro(group)
             loss, found = loss_function(rows, mini.normalizer)
             (loss * world_size).backward()
             sums.add(found)
+            watch.end_micro(found)
+        watch.reduced()
         results.append(sharded.trainer().step(sharded.device))
+        watch.end_mini(results[-1])
     return results
 
 

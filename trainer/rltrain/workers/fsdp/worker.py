@@ -6,6 +6,7 @@ Every method is collective: it is called on all ranks at once, each with its own
 from __future__ import annotations
 
 import os
+import platform
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from rltrain.core.errors import UserError
 from rltrain.rewards.model import Conversation, RewardModel
 from rltrain.workers.fsdp import actor, critic, models, sft, state, weights
 from rltrain.workers.fsdp.build import FILES, Weights, reshard
+from rltrain.workers.fsdp.capture import Capture, Captured
 from rltrain.workers.fsdp.export import export
 from rltrain.workers.fsdp.forward import Policy, values
 from rltrain.workers.fsdp.inference import infer, recompute
@@ -32,7 +34,9 @@ from rltrain.workers.fsdp.optim import Stepper
 from rltrain.workers.fsdp.precision import to_dtype
 from rltrain.workers.fsdp.rank import RankInfo, connect, derive_seed, disconnect, seed_everything
 from rltrain.workers.fsdp.sharded_model import ShardedModel
+from rltrain.workers.fsdp.watch import UNWATCHED
 from rltrain.workers.sync.broadcast import Address
+from rltrain.workers.sync.checksum import checksum
 from rltrain.workers.sync.publisher import Publisher
 from rltrain.workers.sync.transport import Descriptor
 
@@ -97,6 +101,7 @@ class TrainWorker:
             "rank": self._info.rank,
             "world_size": self._info.world_size,
             "device": self._info.device,
+            "device_name": torch.cuda.get_device_name() if self._info.device != "cpu" else platform.machine(),
             "backend": dist.get_backend(),
             "torch": torch.__version__,
             "architecture": models.architecture(model),
@@ -182,6 +187,40 @@ class TrainWorker:
             for (_, wanted), (_, stale) in pairs:
                 weights.local(stale).copy_(weights.local(wanted))
         self._reference_changed = True
+
+    # Capturing
+
+    def begin_capture(self, elements: int | None) -> None:
+        """Watch the updates to come, and keep what they begin with: ELEMENTS numbers of each tensor; None: all."""
+        for name in self._learning():
+            self._models[name].watch = Capture(self._models[name], self._info.rank, elements)
+
+    def end_capture(self) -> dict[str, Captured]:
+        """What was kept since `begin_capture`, by role."""
+        found: dict[str, Captured] = {}
+        for name in self._learning():
+            watch, self._models[name].watch = self._models[name].watch, UNWATCHED
+            assert isinstance(watch, Capture)
+            found[name] = watch.taken()
+        return found
+
+    def reference_weights(self) -> dict[str, Tensor]:
+        """The reference's weights, whole, on rank 0; elsewhere nothing."""
+        whole = weights.full_weights(self._models["ref"].model, None, self._info.device)
+        return {name: tensor.cpu() for name, tensor in whole if self._info.rank == 0}
+
+    def actor_checksums(self, names: Sequence[str]) -> dict[str, str]:
+        """Checksums of the actor's weights NAMES, in the rollout's dtype."""
+        wanted, dtype = set(names), self._rollout_dtype()
+        tensors = weights.named_weights(self._models["actor"].model)
+        return {
+            name: checksum(weights.gather(tensor.detach(), dtype, self._info.device))
+            for name, tensor in tensors
+            if name in wanted
+        }
+
+    def _learning(self) -> list[ModelName]:
+        return [name for name, sharded in self._models.items() if sharded.stepper is not None]
 
     # Weights
 
