@@ -101,7 +101,7 @@ class TrainWorker:
             "rank": self._info.rank,
             "world_size": self._info.world_size,
             "device": self._info.device,
-            "device_name": torch.cuda.get_device_name() if self._info.device != "cpu" else platform.machine(),
+            "device_name": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
             "backend": dist.get_backend(),
             "torch": torch.__version__,
             "architecture": models.architecture(model),
