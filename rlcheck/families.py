@@ -84,6 +84,7 @@ _TABLE = (
            also_in=("run",),
            about="what the engine computes against what training computes"),
     Family("STP", "step", "One step, proven", "smoke", (Section("step", "step"),), shown_by=("step",),
+           also_in=("run",),
            about="one training step, recomputed from its capsule: prompts, answers, log-probabilities, rewards, "
                  "advantages, loss, gradient, optimizer, weights in the engine"),
     Family("RUN", "run", "Health of a run", "smoke",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from rlcheck.errors import UserError
-from rlcheck.facts.step import StepFacts
+from rlcheck.facts.step import CapsuleProof, StepFacts
 from rlcheck.measure.plugin import ProbeFailed, decoded, run_probe
 from rlcheck.measure.rollout.bridge import failure_of
 
-HEAD = "capsule.json"
+HEAD, PROOF = "capsule.json", "proof.json"
 STAGE_S = 600.0
 """One link of one capsule."""
 TOTAL_S = 3600.0
@@ -74,7 +75,20 @@ def prove(
             total_timeout_s=max(TOTAL_S, stage_s),
             on_stage=lambda stage, done, total: on_stage(stage),
         )
-        return decoded(found, StepFacts, "not proven")
+        facts = decoded(found, StepFacts, "not proven")
     except ProbeFailed as error:
         failure = failure_of(error)
         return msgspec.structs.replace(error.facts(StepFacts, f"not reached: {failure.line}"), failure=failure)
+    for proof in facts.capsules:
+        with suppress(OSError):  # a capsule on a read-only disk is proven as well
+            (Path(proof.path) / PROOF).write_bytes(msgspec.json.encode(proof))
+    return facts
+
+
+def proven_before(run: Path) -> StepFacts | None:
+    """What earlier calls found of the capsules below RUN; None where they found nothing."""
+    proofs: list[CapsuleProof] = []
+    for file in sorted(run.glob(f"capsules/step_*/{PROOF}"), key=lambda file: _step(file.parent)):
+        with suppress(OSError, ValueError):
+            proofs.append(msgspec.json.decode(file.read_bytes(), type=CapsuleProof))
+    return StepFacts(capsules=tuple(proofs), seconds=sum(proof.seconds for proof in proofs)) if proofs else None
