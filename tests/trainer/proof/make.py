@@ -1,0 +1,398 @@
+"""Makes step capsules with plain torch: padded batches, autograd, `torch.optim.AdamW`. What is planted is a hook."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+
+from rlcheck.facts.capsule import Capsule, CapsuleRow, EngineRecord, MicroRecord, MiniRecord, Sampled
+from rltrain.algos.advantages import compute_advantages
+from rltrain.algos.aggregation import AggNormalizer, aggregate
+from rltrain.algos.kl import kl_penalty
+from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
+from rltrain.algos.rewards import apply_kl_to_reward
+from rltrain.algos.rollout_correction import rollout_is_weights
+from rltrain.algos.value_loss import value_loss_terms
+from rltrain.config.schema import RolloutCorrectionConfig
+from rltrain.workers.sync.checksum import checksum
+
+Hook = Callable[[Any], Any]
+DATA_SIZE, WIDTH = 37, 6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What kind of step. `hooks`: name of a value on its way to what replaces it."""
+
+    estimator: str = "grpo"
+    prompts: int = 4
+    n: int = 4
+    minis: int = 1
+    epochs: int = 1
+    ranks: int = 1
+    micro: int = 3
+    step: int = 1
+    seed: int = 5
+    temperature: float = 1.0
+    entropy: float = 0.0
+    kl_loss: str = ""
+    kl_reward: str = ""
+    mode: str = "vanilla"
+    agg: str = "token-mean"
+    shuffle: bool = False
+    rollout_is: str | None = None
+    by_std: bool = True
+    critic_warmup: int = 0
+    lr: float = 1e-3
+    grad_clip: float = 0.5
+    hooks: Mapping[str, Hook] = field(default_factory=dict)
+
+    @property
+    def critic(self) -> bool:
+        return self.estimator == "gae"
+
+
+def make(place: Path, plan: Plan) -> Path:
+    """A capsule of PLAN at PLACE."""
+    torch.set_num_threads(1)
+    torch.manual_seed(plan.seed)
+    return _Maker(place, plan).make()
+
+
+def config_of(plan: Plan) -> dict[str, Any]:
+    optim = {"lr": plan.lr, "lr_warmup_steps": -1, "lr_warmup_steps_ratio": 0.0, "lr_scheduler_type": "cosine",
+             "min_lr_ratio": 0.1, "weight_decay": 0.01, "betas": [0.9, 0.999], "eps": 1e-8}  # fmt: skip
+    shared = {"ppo_mini_batch_size": -(-plan.prompts // plan.minis), "ppo_epochs": plan.epochs, "shuffle": plan.shuffle,
+              "loss_agg_mode": plan.agg, "grad_clip": plan.grad_clip, "optim": optim,
+              "fsdp_config": {"dtype": "float32", "model_dtype": "float32"}}  # fmt: skip
+    correction = {"rollout_is": plan.rollout_is, "rollout_is_threshold": 1.01, "rollout_is_batch_normalize": False}
+    return {
+        "actor_rollout_ref": {
+            "model": {},
+            "actor": shared | {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0,
+                               "policy_loss": {"loss_mode": plan.mode}, "loss_scale_factor": 6.0,
+                               "entropy_coeff": plan.entropy, "use_kl_loss": bool(plan.kl_loss), "kl_loss_coef": 0.05,
+                               "kl_loss_type": plan.kl_loss or "k3"},
+            "ref": {"fsdp_config": {"dtype": "float32", "model_dtype": "float32"}},
+            "rollout": {"n": plan.n, "temperature": plan.temperature, "top_p": 1.0, "top_k": -1, "min_tokens": 0,
+                        "ignore_eos": False, "stop": [], "stop_token_ids": [], "dtype": "float32"},
+        },
+        "critic": shared | {"cliprange_value": 0.5},
+        "data": {"train_batch_size": plan.prompts, "max_prompt_length": 16, "max_response_length": WIDTH,
+                 "shuffle": True, "seed": None, "truncation": "error", "train_max_samples": -1},
+        "algorithm": {"adv_estimator": plan.estimator, "gamma": 0.99, "lam": 0.9, "norm_adv_by_std_in_grpo": plan.by_std,
+                      "use_kl_in_reward": bool(plan.kl_reward), "kl_penalty": plan.kl_reward or "kl",
+                      "kl_ctrl": {"type": "fixed", "kl_coef": 0.1}, "rollout_correction": correction,
+                      "filter_groups": {"enable": False}},
+        "reward_model": {"rules": [{"kind": "digits", "name": None, "weight": 1.0, "data_sources": None},
+                                   {"kind": "format", "name": "short", "weight": 0.5, "pattern": ".{0,4}"}]},
+        "trainer": {"critic_warmup": plan.critic_warmup, "balance_batch": True},
+    }  # fmt: skip
+
+
+class _Value(nn.Module):
+    def __init__(self, config: Qwen2Config) -> None:
+        super().__init__()
+        self.backbone = Qwen2Model(config)
+        self.head = nn.ModuleDict({"linear": nn.Linear(config.hidden_size, 1)})
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    core = Tokenizer(models.BPE(unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=34, special_tokens=["<pad>", "<eos>", "<unk>", "<user>", "<bot>"])
+    core.train_from_iterator(["copy 0123456789", "copy 12 34 56 78 90"], trainer)
+    made = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    made.chat_template = ("{% for m in messages %}<user>{{ m['content'] }}{% endfor %}"
+                          "{% if add_generation_prompt %}<bot>{% endif %}")  # fmt: skip
+    return made
+
+
+class _Maker:
+    def __init__(self, place: Path, plan: Plan) -> None:
+        self.place, self.plan, self.config, self.tokenizer = place, plan, config_of(plan), tokenizer()
+        self.model_config = Qwen2Config(
+            vocab_size=len(self.tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64, initializer_range=0.15,
+            eos_token_id=self.tokenizer.eos_token_id, pad_token_id=0, tie_word_embeddings=True, attention_dropout=0.0,
+        )  # fmt: skip
+        self.actor, self.reference = Qwen2ForCausalLM(self.model_config), Qwen2ForCausalLM(self.model_config)
+        self.critic = _Value(self.model_config)
+        self.weights: dict[str, Tensor] = {}
+        self.fields: dict[str, Tensor] = {}
+
+    def hook(self, name: str, value: Any) -> Any:
+        return self.plan.hooks.get(name, lambda same: same)(value)
+
+    def make(self) -> Path:
+        rows = self._rows()
+        self._batch(rows)
+        self._step()
+        self.place.mkdir(parents=True)
+        rows = self.hook("rows", rows)
+        head = self._head()
+        save_file({k: v.detach().clone() for k, v in self.hook("fields", self.fields).items()}, self.place / "batch.safetensors")
+        save_file(self.weights, self.place / "weights.safetensors")
+        (self.place / "rows.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        (self.place / "capsule.json").write_bytes(msgspec.json.encode(self.hook("head", head)))
+        self.tokenizer.save_pretrained(str(self.place / "tokenizer"))
+        return self.place
+
+    # Rows
+
+    def _rows(self) -> list[CapsuleRow]:
+        plan = self.plan
+        epoch, at = divmod(plan.step - 1, DATA_SIZE // plan.prompts)
+        key = int.from_bytes(hashlib.sha256(f"epoch {epoch} of seed {plan.seed}".encode()).digest()[:8], "big") >> 1
+        order = torch.randperm(DATA_SIZE, generator=torch.Generator().manual_seed(key)).tolist()
+        rows: list[CapsuleRow] = []
+        for index in self.hook("order", order[at * plan.prompts : (at + 1) * plan.prompts]):
+            digits = f"{(index * 7919) % 10000:04d}"[: 2 + index % 3]
+            messages = ({"role": "user", "content": f"copy {digits}"},)
+            text = f"<user>copy {digits}<bot>"
+            ids = tuple(self.tokenizer(text)["input_ids"])
+            for sample in range(plan.n):
+                rows.append(self._answered(index, f"{epoch}-{index}", sample, messages, text, ids, digits))
+        return rows
+
+    def _answered(self, index: int, uid: str, sample: int, messages: Any, text: str, prompt: tuple[int, ...], truth: str) -> CapsuleRow:
+        words = f"{self.plan.seed}/{self.plan.step}/{uid}/{sample}"
+        seed = self.hook("request_seed", int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big") >> 1)
+        generator, ids, log_probs = torch.Generator().manual_seed(seed), list(prompt), list[float]()
+        with torch.no_grad():
+            while len(log_probs) < WIDTH and ids[-1] != self.tokenizer.eos_token_id:
+                logits = self.actor(torch.tensor([ids])).logits[0, -1] / self.hook("temperature", self.plan.temperature)
+                token = int(torch.multinomial(logits.softmax(-1), 1, generator=generator))
+                log_probs.append(float(logits.log_softmax(-1)[token]))
+                ids.append(token)
+        answer = tuple(ids[len(prompt) :])
+        said = self.tokenizer.decode(list(answer), skip_special_tokens=True)
+        parts = self._parts(said, truth)
+        score = self.hook("score", parts["digits"] + 0.5 * parts["short"])
+        reason = "stop" if answer[-1] == self.tokenizer.eos_token_id else "length"
+        return CapsuleRow(uid=uid, index=index, sample=sample, data_source="toy", messages=messages, prompt_text=text,
+                          prompt_ids=prompt, text=said, ground_truth=truth, extra_info={}, reward_parts=parts, score=score,
+                          seed=seed, response_ids=answer, log_probs=tuple(log_probs), finish_reason=reason)  # fmt: skip
+
+    def _parts(self, said: str, truth: str) -> dict[str, float]:
+        said = self.hook("scored_text", said).strip()
+        right = sum(a == b for a, b in zip(said, truth, strict=False))
+        # Real numbers, so that answers differ: the toy is random.
+        return self.hook("parts", {"digits": right / max(len(said), len(truth)), "short": float(len(said) <= 4)})
+
+    def _batch(self, rows: list[CapsuleRow]) -> None:
+        plan, f = self.plan, self.fields
+        width, wide = max(len(r.prompt_ids) for r in rows), max(len(r.response_ids or ()) for r in rows)
+        ids, real = torch.zeros(len(rows), width + wide, dtype=torch.long), torch.zeros(len(rows), width + wide, dtype=torch.bool)
+        engine = torch.zeros(len(rows), wide)
+        for at, row in enumerate(rows):
+            both = [*row.prompt_ids, *(row.response_ids or ())]
+            start = width - len(row.prompt_ids)
+            ids[at, start : start + len(both)], real[at, start : start + len(both)] = torch.tensor(both), True
+            engine[at, : len(row.log_probs or ())] = torch.tensor(row.log_probs)
+        f |= {"input_ids": ids, "attention_mask": real, "position_ids": (real.long().cumsum(-1) - 1).clamp(min=0),
+              "responses": ids[:, width:].clone(), "response_mask": real[:, width:].clone(), "rollout_log_probs": engine,
+              "policy_version": torch.full((len(rows),), plan.step - 1)}  # fmt: skip
+        mask = f["response_mask"]
+        every = list(range(len(rows)))
+        with torch.no_grad():
+            log_p, entropy = self.policy(self.actor, every)
+            f["old_log_probs"], f["entropys"] = self.hook("old_log_probs", log_p), entropy
+            if plan.kl_loss or plan.kl_reward:
+                f["ref_log_probs"] = self.hook("ref_log_probs", self.policy(self.reference, every)[0])
+            if plan.critic:
+                f["values"] = self.hook("values", self.value(every))
+        last = mask.long().cumsum(-1) == mask.sum(-1, keepdim=True)
+        scores = torch.tensor([row.score for row in rows])[:, None] * (last & mask)
+        f["token_level_scores"] = scores
+        if plan.estimator == "remax":
+            f["reward_baselines"] = torch.rand(plan.prompts).repeat_interleave(plan.n)
+        rewards = scores
+        if plan.kl_reward:
+            rewards, _ = apply_kl_to_reward(scores, f["old_log_probs"], f["ref_log_probs"], mask, self.hook("kl_coef", 0.1), plan.kl_reward)
+        f["token_level_rewards"] = rewards
+        groups = torch.tensor([row.index for row in rows])
+        adv, returns = compute_advantages(
+            plan.estimator, token_level_rewards=rewards, response_mask=mask, group_ids=groups, values=f.get("values"),
+            reward_baselines=f.get("reward_baselines"), gamma=0.99, lam=self.hook("lam", 0.9), norm_adv_by_std_in_grpo=plan.by_std,
+        )  # fmt: skip
+        f["advantages"], f["returns"] = self.hook("advantages", adv), returns
+        if plan.rollout_is:
+            correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
+            weights, _ = rollout_is_weights(f["old_log_probs"], engine, mask, correction)
+            assert weights is not None
+            f["rollout_is_weights"] = weights
+
+    def policy(self, model: Any, rows: list[int]) -> tuple[Tensor, Tensor]:
+        """Padded, all at once: log-probabilities and entropies [rows, R]."""
+        f, wide = self.fields, self.fields["response_mask"].shape[1]
+        out = model(input_ids=f["input_ids"][rows], attention_mask=f["attention_mask"][rows].long(), position_ids=f["position_ids"][rows])
+        log_p = (out.logits[:, -wide - 1 : -1] / self.hook("actor_temperature", self.plan.temperature)).log_softmax(-1)
+        mask = f["response_mask"][rows]
+        picked = log_p.gather(-1, f["responses"][rows][..., None])[..., 0]
+        return picked * mask, -(log_p.exp() * log_p).sum(-1) * mask
+
+    def value(self, rows: list[int]) -> Tensor:
+        f, wide = self.fields, self.fields["response_mask"].shape[1]
+        hidden = self.critic.backbone(input_ids=f["input_ids"][rows], attention_mask=f["attention_mask"][rows].long(), position_ids=f["position_ids"][rows])
+        values = self.critic.head["linear"](hidden.last_hidden_state)[..., 0]
+        return values[:, -wide - 1 : -1] * f["response_mask"][rows]
+
+    # The update
+
+    def _step(self) -> None:
+        plan = self.plan
+        self.engines = [self._engine("before")]
+        self.records: dict[str, tuple[MiniRecord, ...]] = {"actor": (), "critic": ()}
+        if plan.kl_loss or plan.kl_reward:
+            self.weights |= {f"reference/{k}": v.detach().clone() for k, v in self.reference.named_parameters()}
+        if plan.critic:
+            self.records["critic"] = self._update("critic", self.critic)
+        if plan.step > plan.critic_warmup:
+            self.records["actor"] = self._update("actor", self.actor)
+        else:
+            for when in ("before", "after"):
+                self._keep("actor", when, self.actor, torch.optim.AdamW(self.actor.parameters()))
+        self.engines.append(self._engine("after"))
+
+    def _engine(self, when: str) -> EngineRecord:
+        sums = {name: checksum(tensor) for name, tensor in self.actor.named_parameters()}
+        return EngineRecord(engine=0, when=when, dtype="float32", held=self.hook(f"held_{when}", dict(sums)), actor=sums)
+
+    def _update(self, role: str, model: nn.Module) -> tuple[MiniRecord, ...]:
+        plan, total = self.plan, 20
+        settings = self.config["critic" if role == "critic" else "actor_rollout_ref"]
+        settings = settings if role == "critic" else settings["actor"]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=self.hook("decay", 0.01))
+        per_step, warm = plan.minis * plan.epochs, plan.critic_warmup if role == "actor" else 0
+        done = (plan.step - 1 - warm) * per_step
+        if done:  # as after a resume: moments of gradients past
+            for _ in range(done):
+                for parameter in model.parameters():
+                    parameter.grad = torch.randn_like(parameter) * 0.01
+                for group in optimizer.param_groups:
+                    group["lr"] = 0.0
+                optimizer.step()
+            optimizer.zero_grad()
+        self._keep(role, "before", model, optimizer)
+        if done and self.hook("moments", True) is False:
+            optimizer.state.clear()
+        records: list[MiniRecord] = []
+        for number, rows in enumerate(self._minis(role, per_step)):
+            fraction = done / max((total - warm) * per_step, 1)
+            lr = plan.lr * (0.1 + 0.9 * 0.5 * (1 + torch.cos(torch.tensor(torch.pi * fraction, dtype=torch.float64)).item()))
+            records.append(self._mini(role, model, optimizer, number, rows, self.hook("lr", lr), done, settings))
+            done += 1
+        self._keep(role, "after", model, optimizer)
+        return tuple(records)
+
+    def _minis(self, role: str, count: int) -> list[list[int]]:
+        size = self.plan.prompts * self.plan.n
+        each, minis = -(-self.plan.prompts // self.plan.minis) * self.plan.n, list[list[int]]()
+        for epoch in range(self.plan.epochs):
+            order = list(range(size))
+            if self.plan.shuffle:
+                key = _seed(f"{_seed(f'{self.plan.seed}/{role} shuffle/{self.plan.step}')}/epoch/{epoch}")
+                order = torch.randperm(size, generator=torch.Generator().manual_seed(key)).tolist()
+            minis += [order[start : start + each] for start in range(0, size, each)]
+        assert len(minis) == count
+        return self.hook("minis", minis)
+
+    def _mini(self, role: str, model: Any, optimizer: Any, number: int, rows: list[int], lr: float, done: int, settings: Any) -> MiniRecord:
+        plan, f = self.plan, self.fields
+        normalizer = self.hook("normalizer", AggNormalizer.of(f["response_mask"][rows], 6.0))
+        ranks = self._dealt(rows)
+        micros: list[MicroRecord] = []
+        for rank, share in enumerate(ranks):
+            for start in range(0, len(share), plan.micro):
+                chosen = share[start : start + plan.micro]
+                terms = self._loss(role, model, number, chosen, normalizer, settings)
+                (terms["loss"] * self.hook("rank_factor", lambda _: 1.0)(rank)).backward()
+                recorded = {name: float(self.hook(f"term_{name}", value).detach()) for name, value in terms.items()}
+                micros.append(MicroRecord(rank=rank, rows=tuple(chosen), terms=recorded))
+        for name, parameter in model.named_parameters():
+            parameter.grad = self.hook("gradient", lambda _, g: g)(name, parameter.grad)
+            if number == 0:
+                self.weights[f"{role}.gradient/{name}"] = parameter.grad.clone()
+        norm = self.hook("norm", float(sum(float(p.grad.double().square().sum()) for p in model.parameters()) ** 0.5))
+        for parameter in model.parameters():
+            parameter.grad *= self.hook("clip", lambda norm: min(1.0, plan.grad_clip / norm))(norm)
+        for group in optimizer.param_groups:
+            group["lr"] = self.hook("used_lr", lr)
+        state = optimizer.state.get(next(iter(model.parameters())), {})
+        optimizer.step()
+        self.hook("stepped", lambda model: None)(model)
+        optimizer.zero_grad()
+        return MiniRecord(rows=tuple(tuple(share) for share in ranks), micro_batches=tuple(micros), grad_norm=norm, applied=True,
+                          lr=lr, optimizer_steps=done, adam_steps=int(state["step"]) - 1 if "step" in state else None)  # fmt: skip
+
+    def _dealt(self, rows: list[int]) -> list[list[int]]:
+        lengths, ranks = self.fields["attention_mask"].sum(-1).tolist(), self.plan.ranks
+        room = [len(rows) // ranks + (rank < len(rows) % ranks) for rank in range(ranks)]
+        shares: list[list[int]] = [[] for _ in range(ranks)]
+        for at in sorted(range(len(rows)), key=lambda at: (-lengths[rows[at]], at)):
+            rank = min((r for r in range(ranks) if len(shares[r]) < room[r]), key=lambda r: (sum(lengths[rows[a]] for a in shares[r]), r))
+            shares[rank].append(at)
+        return self.hook("dealt", [[rows[at] for at in sorted(share)] for share in shares])
+
+    def _loss(self, role: str, model: Any, number: int, rows: list[int], normalizer: AggNormalizer, settings: Any) -> dict[str, Tensor]:
+        f = self.fields
+        mask = f["response_mask"][rows]
+
+        def share(terms: Tensor) -> Tensor:
+            return aggregate(terms, mask, settings["loss_agg_mode"], normalizer)
+
+        if role == "critic":
+            values = self.value(rows)
+            self._note("critic", number, rows, vpreds=values, values=f["values"][rows], returns=f["returns"][rows])
+            loss = share(value_loss_terms(values, f["values"][rows], f["returns"][rows], mask, 0.5)[0])
+            return {"loss": loss, "vf_loss": loss, "loss_tokens": mask.sum()}
+        log_p, entropy = self.policy(model, rows)
+        log_p = self.hook("update_log_probs", log_p)
+        self._note("actor", number, rows, log_probs=log_p, entropys=entropy, advantages=f["advantages"][rows], old_log_probs=f["old_log_probs"][rows])
+        weights = f["rollout_is_weights"][rows] if "rollout_is_weights" in f else None
+        advantages = self.hook("loss_advantages", f["advantages"][rows])
+        inputs = PolicyLossInputs(log_p, f["old_log_probs"][rows], advantages, mask, weights, 0.2, 0.28, 3.0)
+        terms = {"pg_loss": share(POLICY_LOSSES[self.plan.mode](inputs)[0]), "entropy_loss": share(entropy)}
+        loss = terms["pg_loss"] - self.hook("entropy_coeff", self.plan.entropy) * terms["entropy_loss"]
+        if self.plan.kl_loss:
+            terms["kl_loss"] = share(kl_penalty(log_p, f["ref_log_probs"][rows], self.plan.kl_loss, mask))
+            loss = loss + 0.05 * terms["kl_loss"]
+        return {"loss": loss, **terms, "loss_tokens": mask.sum()}
+
+    def _note(self, role: str, number: int, rows: list[int], **values: Tensor) -> None:
+        for name, value in {**values, "mask": self.fields["response_mask"][rows], "responses": self.fields["responses"][rows]}.items():
+            key = f"{role}.{number}/{name}"
+            self.fields.setdefault(key, torch.zeros(self.fields["response_mask"].shape, dtype=value.dtype))
+            self.fields[key][rows] = value.detach()
+
+    def _keep(self, role: str, when: str, model: nn.Module, optimizer: Any) -> None:
+        for name, parameter in model.named_parameters():
+            self.weights[f"{role}.{when}/{name}"] = parameter.detach().clone()
+            for moment in ("exp_avg", "exp_avg_sq"):
+                if moment in optimizer.state.get(parameter, {}):
+                    self.weights[f"{role}.{moment}.{when}/{name}"] = optimizer.state[parameter][moment].clone()
+
+    def _head(self) -> Capsule:
+        plan = self.plan
+        asked = self.hook("temperature", plan.temperature)
+        sampled = Sampled(temperature=asked, top_p=1.0, top_k=-1, min_tokens=0, max_tokens=WIDTH)
+        return Capsule(schema=1, trainer="rltrain", trainer_version="0", step=plan.step, total_steps=20, seed=plan.seed,
+                       world_size=plan.ranks, config=self.config, versions={}, machine={}, rows=plan.prompts * plan.n,
+                       model_config=self.model_config.to_dict(), sampled=sampled, policy_version=plan.step - 1,
+                       kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"], critic=self.records["critic"],
+                       engines=tuple(self.engines))  # fmt: skip
+
+
+def _seed(words: str) -> int:
+    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big")

@@ -1,0 +1,154 @@
+"""Healthy steps made by plain torch have no difference; each fault planted in one is named at its link, first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from rlcheck.facts.capsule import CapsuleRow
+from rlcheck.facts.step import LINKS, CapsuleProof, StepFacts
+from rltrain.proof.plugin import run
+from tests.trainer.proof.make import Plan, make
+
+HEALTHY = {
+    "grpo": Plan(),
+    "grpo, no std, 2 ranks": Plan(by_std=False, ranks=2, step=2, temperature=0.6),
+    "gae": Plan(estimator="gae", ranks=2, minis=2, step=3, kl_reward="k3", entropy=0.01, temperature=0.7),
+    "rloo, gspo": Plan(estimator="rloo", ranks=2, step=3, kl_loss="k3", mode="gspo", agg="seq-mean-token-mean"),
+    "reinforce++, epochs": Plan(
+        estimator="reinforce_plus_plus", step=12, minis=2, epochs=2, shuffle=True, rollout_is="token", mode="cispo",
+        agg="seq-mean-token-sum-norm",
+    ),
+    "baseline": Plan(
+        estimator="reinforce_plus_plus_baseline", rollout_is="sequence", agg="seq-mean-token-sum", kl_loss="k2"
+    ),
+    "remax": Plan(estimator="remax", n=1, prompts=8),
+    "critic's warm-up": Plan(estimator="gae", n=1, prompts=8, critic_warmup=2),
+}  # fmt: skip
+
+
+def proven(place: Path, plan: Plan) -> CapsuleProof:
+    make(place, plan)
+    found = msgspec.convert(run({"capsules": [str(place)], "checkpoint": None}, lambda _: None), StepFacts)
+    assert found.failure is None, found.failure
+    return found.capsules[0]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_step_has_no_difference(tmp_path: Path, name: str) -> None:
+    proof = proven(tmp_path / "step_1", HEALTHY[name])
+    assert [link.name for link in proof.links] == list(LINKS)
+    assert not [link for link in proof.links if link.status == "differs"]
+    unknown = [link for link in proof.links if link.status == "unknown"]
+    assert not unknown, unknown
+    assert proof.proven_rows == proof.rows
+
+
+def rows_with(**changed: Any) -> Callable[[list[CapsuleRow]], list[CapsuleRow]]:
+    return lambda rows: [msgspec.structs.replace(row, **{k: v(row) for k, v in changed.items()}) for row in rows]
+
+
+def fields_with(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda fields: {**fields, name: change(fields[name])}
+
+
+def without_first(held: dict[str, str]) -> dict[str, str]:
+    name = next(iter(held))
+    return {**held, name: held[name][:-1] + ("0" if held[name][-1] != "0" else "1")}
+
+
+def still(model: torch.nn.Module) -> None:
+    """As if one tensor were left out of the optimizer."""
+    with torch.no_grad():
+        name, parameter = next((n, p) for n, p in model.named_parameters() if n.endswith("down_proj.weight"))
+        parameter.copy_(BEFORE[name])
+
+
+BEFORE: dict[str, torch.Tensor] = {}
+
+
+def noted(name: str, gradient: torch.Tensor) -> torch.Tensor:
+    return gradient
+
+
+PLAIN, CRITIC = Plan(step=3), Plan(estimator="gae", step=3)
+KL = Plan(step=3, kl_loss="k3", entropy=0.05, ranks=2)
+# name: the link, the plan, hooks, words of a cause
+FAULTS: dict[str, tuple[str, Plan, dict[str, Any], str]] = {
+    "prompts of the first step": ("prompts", PLAIN, {"order": lambda order: order[::-1]}, "another order"),
+    "begin of a text": ("prompt-ids", PLAIN, {"rows": rows_with(prompt_ids=lambda row: row.prompt_ids[:-1])}, "last token"),
+    "one seed for a group": ("sampling", PLAIN, {"rows": rows_with(seed=lambda _: 7)}, "one seed for all"),
+    "asked at temperature 0.9": ("sampling", PLAIN, {"temperature": lambda _: 0.9}, ""),
+    "old weights in the engine": ("engine-weights", PLAIN, {"held_before": without_first}, ""),
+    "text cut": ("answers", PLAIN, {"rows": rows_with(text=lambda row: row.text[:-1])}, "last character was cut"),
+    "engine's log-probs of T": (
+        "engine-log-probs", Plan(step=3, temperature=0.7),
+        {"rows": rows_with(log_probs=lambda row: tuple(0.7 * x for x in row.log_probs)),
+         "fields": fields_with("rollout_log_probs", lambda x: 0.7 * x)}, "",
+    ),
+    "old log-probs at 1": (
+        "old-log-probs", Plan(step=3, temperature=0.7), {"actor_temperature": lambda _: 1.0}, "temperature 1",
+    ),
+    "old log-probs a token late": ("old-log-probs", PLAIN, {"old_log_probs": lambda x: x.roll(1, 1)}, "one token"),
+    "old log-probs of neighbours": ("old-log-probs", PLAIN, {"old_log_probs": lambda x: x.roll(1, 0)}, "row before"),
+    "reference in bfloat16": (
+        "reference-log-probs", KL, {"ref_log_probs": lambda x: x.bfloat16().float()}, "rounded to bfloat16",
+    ),
+    "values shifted": ("values", CRITIC, {"values": lambda x: x.roll(-1, 1)}, "one token later"),
+    "one minus the reward": (
+        "rewards", PLAIN, {"parts": lambda parts: {"digits": 1 - parts["digits"], "short": parts["short"]}}, "",
+    ),
+    "score without a part": ("rewards", PLAIN, {"score": lambda score: score * 0.5}, "times 0.5"),
+    "lam": ("advantages", CRITIC, {"lam": lambda _: 1.0}, "lam 1"),
+    "advantages negated": ("advantages", PLAIN, {"advantages": lambda x: -x}, "opposite sign"),
+    "advantages by a thousandth": ("advantages", PLAIN, {"advantages": lambda x: x * 1.001}, "1.001"),
+    "KL coefficient": (
+        "advantages", Plan(estimator="gae", kl_reward="k1"), {"kl_coef": lambda _: 0.2}, "coefficient of 0.2",
+    ),
+    "rows twice": ("update-rows", PLAIN, {"minis": lambda minis: [[0, *mini[1:-1], 0] for mini in minis]}, ""),
+    "ranks exchanged": ("update-rows", KL, {"dealt": lambda ranks: ranks[::-1]}, ""),
+    "update at another temperature": (
+        "update-log-probs", PLAIN, {"update_log_probs": lambda x: x * 1.01}, "",
+    ),
+    "loss negated": ("loss", PLAIN, {"loss_advantages": lambda x: -x}, "opposite sign"),
+    "entropy counts twice": ("loss", KL, {"entropy_coeff": lambda _: 0.1}, "entropy_coeff 0.1"),
+    "a rank is lost": (
+        "gradient", KL, {"rank_factor": lambda _: lambda rank: 0.0 if rank == 1 else 1.0}, "rank 1",
+    ),
+    "twice the gradient": ("gradient", KL, {"gradient": lambda _: lambda _, g: 2 * g}, "times 2, the number of ranks"),
+    "not clipped": ("clip", PLAIN, {"clip": lambda _: lambda norm: 1.0}, "not clipped"),
+    "norm of a rank": ("clip", KL, {"norm": lambda norm: norm / 2**0.5}, "one rank"),
+    "moments lost": ("optimizer", PLAIN, {"moments": lambda _: False}, "state was not restored"),
+    "learning rate": ("optimizer", PLAIN, {"used_lr": lambda lr: 0.5 * lr}, "learning rate of 0.0004"),
+    "no decay": ("optimizer", PLAIN, {"decay": lambda _: 0.0}, "no weight decay"),
+    "learning rate of several steps": (
+        "optimizer", Plan(step=3, minis=2), {"used_lr": lambda lr: 0.5 * lr}, "",
+    ),
+    "engine keeps a tensor": ("engine-after", PLAIN, {"held_after": without_first}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_at_its_link(tmp_path: Path, name: str) -> None:
+    link, plan, hooks, cause = FAULTS[name]
+    proof = proven(tmp_path / "step_3", msgspec_replace(plan, hooks))
+    first = next((each for each in proof.links if each.status == "differs"), None)
+    assert first is not None
+    assert first.name == link, first
+    assert first.said
+    assert any(cause in each for each in first.causes) or not cause, first
+
+
+def msgspec_replace(plan: Plan, hooks: dict[str, Any]) -> Plan:
+    from dataclasses import replace
+
+    return replace(plan, hooks=hooks)
+
+
+def test_every_link_has_a_fault() -> None:
+    assert {link for link, *_ in FAULTS.values()} == set(LINKS)

@@ -1,0 +1,210 @@
+"""The link from rewards to what updates learn from: KL in the reward, advantages, returns, importance weights."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcheck.facts.step import Link
+from rltrain.proof import compare, formulas
+from rltrain.proof.compare import EPS, Numbers, Unknown
+from rltrain.proof.reference import Reference
+
+Formula = Callable[[torch.dtype, Mapping[str, Any]], Tensor]
+
+
+def advantages(ref: Reference) -> Link:
+    """Everything that `algorithm.*` makes of recorded scores, log-probabilities and values."""
+    case, settings = ref.case, ref.case.config("algorithm")
+    if case.head.kept_rows is not None:
+        raise Unknown(f"the capsule keeps {len(case.rows)} of {case.head.rows} rows, and statistics are of all")
+    links: list[Link] = []
+    if "token_level_rewards" in case.batch and "token_level_scores" in case.batch:
+        links.append(_token_rewards(ref, settings))
+    if case.config("algorithm.rollout_correction.rollout_is") is not None or "rollout_is_weights" in case.batch:
+        links.append(_weights(ref, settings["rollout_correction"]))
+    needed = {"gae": "values", "remax": "reward_baselines"}.get(settings["adv_estimator"], "token_level_rewards")
+    if missing := [name for name in ("advantages", "token_level_rewards", needed) if name not in case.batch]:
+        raise Unknown(f"the capsule has no {missing[0]}")
+    for which, field in ((1, "returns"), (0, "advantages")):
+        if field in case.batch:
+            links.append(_estimated(ref, settings, which, field))
+    return compare.mixed("advantages", links)
+
+
+def _field(ref: Reference, name: str, dtype: torch.dtype) -> Tensor:
+    found = ref.case.batch.get(name)
+    if found is None:
+        found = torch.zeros(ref.case.mask.shape if name != "reward_baselines" else (len(ref.case.rows),))
+    found = found.to(dtype)
+    return formulas.only(found, ref.case.mask) if found.ndim == 2 else found
+
+
+def _estimated(ref: Reference, settings: Mapping[str, Any], which: int, field: str) -> Link:
+    case = ref.case
+
+    def wanted(dtype: torch.dtype, changed: Mapping[str, Any], shake: float = 0.0) -> Tensor:
+        rewards, values = (_field(ref, name, dtype) for name in ("token_level_rewards", "values"))
+        if shake:
+            signs = torch.where(torch.rand(rewards.shape, generator=torch.Generator().manual_seed(7)) < 0.5, -1, 1)
+            values = values * (1 + shake * signs)
+            rewards = rewards * (1 + shake * signs) if settings["use_kl_in_reward"] else rewards
+        chosen = {**settings, **changed}
+        baselines = _field(ref, "reward_baselines", dtype)
+        return formulas.estimate(chosen, rewards, case.mask, [row.uid for row in case.rows], values, baselines)[which]
+
+    numbers = _numbers(ref, case.batch[field], wanted)
+    causes: list[str] = []
+    if bool(numbers.wrong.any()):
+        tries = {words: wanted(torch.float64, changed) for words, changed in _settings_tried(settings).items()}
+        causes = compare.explained(numbers, tries | _shapes_tried(ref, numbers, settings, which))
+    return compare.judged("advantages", numbers, "", field, compare.places(case.rows, numbers, {}, case.mask), causes)
+
+
+def _numbers(ref: Reference, found: Tensor, wanted: Callable[..., Tensor]) -> Numbers:
+    """FOUND beside WANTED in float64; rounding: float32 beside it, and inputs moved by one rounding, worst of a row."""
+    exact = wanted(torch.float64, {})
+    noise = (wanted(torch.float32, {}).double() - exact).abs()
+    noise = torch.maximum(noise, (wanted(torch.float64, {}, EPS) - exact).abs()).amax(-1, keepdim=True)
+    noise = torch.maximum(noise, noise.median()) + EPS * exact.abs().amax(-1, keepdim=True)
+    return Numbers(found, exact, noise.expand_as(exact), torch.ones_like(ref.case.mask))
+
+
+def _settings_tried(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Other values of `algorithm.*` that are common mistakes."""
+    name, gamma, lam = settings["adv_estimator"], float(settings["gamma"]), float(settings["lam"])
+    tries: dict[str, dict[str, Any]] = {}
+    if name in ("gae", "reinforce_plus_plus"):
+        for other in (1.0, 0.99, 0.95, 0.9):
+            tries[f"gamma {other:g}, the config says {gamma:g}"] = {"gamma": other}
+            tries[f"lam {other:g}, the config says {lam:g}"] = {"lam": other}
+        tries |= {"lam 0": {"lam": 0.0}, "gamma and lam exchanged": {"gamma": lam, "lam": gamma}}
+    if name == "grpo":
+        by_std = bool(settings["norm_adv_by_std_in_grpo"])
+        words = "not divided by the standard deviation" if by_std else "divided by the standard deviation"
+        tries[words] = {"norm_adv_by_std_in_grpo": not by_std}
+    for other in ("grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"):
+        if other != name:
+            tries[f"those of {other}"] = {"adv_estimator": other}
+    return tries
+
+
+def _shapes_tried(ref: Reference, numbers: Numbers, settings: Mapping[str, Any], which: int) -> dict[str, Tensor]:
+    case, mask, exact = ref.case, ref.case.mask, numbers.wanted
+    rewards, values = (_field(ref, name, torch.float64) for name in ("token_level_rewards", "values"))
+    uids = [row.uid for row in case.rows]
+    raw = formulas.only(formulas.gae(rewards, values, mask, float(settings["gamma"]), float(settings["lam"])), mask)
+    if settings["adv_estimator"] != "gae":
+        present = mask.any(-1)
+        raw = formulas.only(
+            formulas.in_groups(rewards.sum(-1), present, uids, formulas.centred)[:, None] + 0 * rewards, mask
+        )
+        if settings["adv_estimator"] == "reinforce_plus_plus":
+            raw = formulas.discounted(rewards, mask, float(settings["gamma"]))
+    chosen = raw[mask]
+    spread, mean = chosen.std().clamp(min=1e-12), chosen.mean()
+    tries = {
+        "with the opposite sign": -exact,
+        "not whitened": raw,
+        "divided by the standard deviation, the mean not taken off": formulas.only(raw / spread, mask),
+        "the mean taken off, not divided by the standard deviation": formulas.only(raw - mean, mask),
+        "those of the row before": exact.roll(1, 0),
+        "those of the row after": exact.roll(-1, 0),
+        "one token later": formulas.only(exact.roll(-1, 1), mask),
+        "one token earlier": formulas.only(exact.roll(1, 1), mask),
+        "the rewards themselves, without a baseline": formulas.only(rewards.sum(-1, keepdim=True) + 0 * rewards, mask),
+        "all zero": torch.zeros_like(exact),
+        "the mean of the whole batch taken off, not of the group": formulas.only(
+            (rewards.sum(-1) - rewards.sum(-1).mean())[:, None] + 0 * rewards, mask
+        ),
+    }
+    if which == 1:
+        tries["advantages without values"] = raw
+        tries["whitened advantages plus values"] = formulas.only(formulas.whitened(raw, mask) + values, mask)
+    factor = float((numbers.found.double() * exact).sum() / exact.square().sum().clamp(min=1e-30))
+    tries[f"times {factor:.4g}"] = exact * factor
+    n = int(case.config("actor_rollout_ref.rollout.n", 1))
+    if n > 1 and settings["adv_estimator"] in ("grpo", "rloo", "reinforce_plus_plus_baseline"):
+        count = len(uids) // n
+        strided = [str(at % count) for at in range(len(uids))]
+        shifted = [str((at + n // 2) // n) for at in range(len(uids))]
+        for words, others in (("groups taken as every n-th row", strided), ("groups shifted by half", shifted)):
+            tries[words] = formulas.estimate(settings, rewards, mask, others, values, rewards[:, 0])[0]
+        population = formulas.scaled(torch.tensor([0.0, 1.0, 1.0])) / formulas.scaled(torch.tensor([0.0, 1.0, 1.0]))
+        tries["divided by the standard deviation with n, not n - 1, below"] = (
+            exact * (n / (n - 1)) ** 0.5 * population[0]
+        )
+    return tries
+
+
+def _token_rewards(ref: Reference, settings: Mapping[str, Any]) -> Link:
+    case, mask = ref.case, ref.case.mask
+    found, kind, coef = case.batch["token_level_rewards"], settings["kl_penalty"], 0.0
+    if settings["use_kl_in_reward"]:
+        fixed = settings["kl_ctrl"]["type"] == "fixed"
+        known = float(settings["kl_ctrl"]["kl_coef"]) if fixed or case.head.step == 1 else case.head.kl_coef
+        if known is None:
+            raise Unknown("the capsule does not say the coefficient of KL in the reward")
+        coef = float(known)
+
+    def wanted(dtype: torch.dtype, changed: Mapping[str, Any], shake: float = 0.0) -> Tensor:
+        scores, old, reference = (
+            _field(ref, name, dtype) for name in ("token_level_scores", "old_log_probs", "ref_log_probs")
+        )
+        kinds = changed.get("kind", kind)
+        return formulas.rewards_with_kl(scores, old * (1 + shake), reference, mask, changed.get("coef", coef), kinds)
+
+    numbers = _numbers(ref, found, wanted)
+    causes: list[str] = []
+    if bool(numbers.wrong.any()):
+        kl = wanted(torch.float64, {"coef": 0.0}) - wanted(torch.float64, {"coef": 1.0})
+        off = wanted(torch.float64, {"coef": 0.0}) - found.double()
+        solved = float((off * kl).sum() / kl.square().sum().clamp(min=1e-30))
+        tries = {"KL has the opposite sign": wanted(torch.float64, {"coef": -coef}),
+                 f"a KL coefficient of {solved:.4g}, the config says {coef:g}": wanted(torch.float64, {"coef": solved}),
+                 "without KL": wanted(torch.float64, {"coef": 0.0})}  # fmt: skip
+        tries |= {f"KL by {other}": wanted(torch.float64, {"kind": other}) for other in ("k1", "abs", "k2", "k3")}
+        causes = compare.explained(numbers, tries)
+    return compare.judged(
+        "advantages", numbers, "", "rewards of tokens", compare.places(case.rows, numbers, {}, mask), causes
+    )
+
+
+def _weights(ref: Reference, settings: Mapping[str, Any]) -> Link:
+    case, mask = ref.case, ref.case.mask
+    found = case.batch.get("rollout_is_weights")
+    if found is None or settings["rollout_is"] is None:
+        asked = settings["rollout_is"]
+        return compare.differs(
+            "advantages", f"rollout_is is {asked}, and there are {'no ' if found is None else ''}weights", 0
+        )
+
+    def wanted(dtype: torch.dtype, changed: Mapping[str, Any], shake: float = 0.0) -> Tensor:
+        old, engine = (_field(ref, name, dtype) for name in ("old_log_probs", "rollout_log_probs"))
+        weights = formulas.importance(old * (1 + shake), engine, mask, {**settings, **changed})
+        assert weights is not None
+        return weights
+
+    numbers = _numbers(ref, found, wanted)
+    causes: list[str] = []
+    if bool(numbers.wrong.any()):
+        exact, level = numbers.wanted, settings["rollout_is"]
+        other = "sequence" if level == "token" else "token"
+        tries = {
+            f"by {other}": wanted(torch.float64, {"rollout_is": other}),
+            "not truncated": wanted(torch.float64, {"rollout_is_threshold": 1e30}),
+            "normalised otherwise": wanted(
+                torch.float64, {"rollout_is_batch_normalize": not settings["rollout_is_batch_normalize"]}
+            ),
+            "the inverse ratio": formulas.only(1 / exact.clamp(min=1e-12), mask),
+            "all one": mask.double(),
+        }
+        causes = compare.explained(numbers, tries)
+    return compare.judged(
+        "advantages", numbers, "", "importance weights", compare.places(case.rows, numbers, {}, mask), causes
+    )

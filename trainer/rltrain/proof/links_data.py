@@ -1,0 +1,307 @@
+"""The links from data to answers: prompts, their tokens, what engines were asked for, answers, rewards."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from zlib import crc32
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from rlcheck.facts.capsule import CapsuleRow
+from rlcheck.facts.step import Link
+from rltrain.proof import compare, formulas, order
+from rltrain.proof import rewards as rules
+from rltrain.proof.compare import EPS, Numbers, Unknown, differs, row_name, same
+from rltrain.proof.reference import Reference
+
+_MOST_DRAWN = 40_000_000
+"""Numbers drawn in search of the data set's size."""
+
+
+def prompts(ref: Reference) -> Link:
+    """Which rows of the data set: the order that seed and epoch give, each with `rollout.n` answers."""
+    case, n = ref.case, int(ref.case.config("actor_rollout_ref.rollout.n", 1))
+    rows, per_step = case.rows, int(case.config("data.train_batch_size"))
+    if case.head.kept_rows is not None:
+        raise Unknown(f"the capsule keeps {len(rows)} of {case.head.rows} rows")
+    uids = list(dict.fromkeys(row.uid for row in rows))
+    wanted = [(uid, sample) for uid in uids for sample in range(n)]
+    odd = [at for at, (row, key) in enumerate(zip(rows, wanted, strict=False)) if (row.uid, row.sample) != key]
+    if len(uids) != per_step or len(rows) != len(wanted) or odd:
+        said = f"{len(uids)} prompts with {len(rows)} answers, the config asks for {per_step} with {n} each"
+        return differs("prompts", said, len(rows), [row_name(rows[at], at) for at in odd])
+    first = {row.uid: row for row in reversed(rows)}
+    odd = [at for at, row in enumerate(rows) if _prompt(row) != _prompt(first[row.uid])]
+    if odd or any(row.uid.rpartition("-")[2] != str(row.index) for row in rows):
+        said = f"{len(odd)} rows have another prompt or ground truth than the first of their group"
+        return differs("prompts", said, len(rows), [row_name(rows[at], at) for at in odd])
+    if case.config("algorithm.filter_groups.enable"):
+        return same("prompts", len(rows), "dynamic sampling draws more prompts: their order was not recomputed")
+    return _in_order(ref, uids, per_step)
+
+
+def _prompt(row: CapsuleRow) -> tuple[Any, ...]:
+    return row.messages, row.prompt_ids, row.ground_truth, row.data_source
+
+
+def _in_order(ref: Reference, uids: list[str], per_step: int) -> Link:
+    case, head = ref.case, ref.case.head
+    seed, shuffle = case.config("data.seed"), bool(case.config("data.shuffle", True))
+    seed = head.seed if seed is None else int(seed)
+    sizes = list(_sizes(ref, max(row.index for row in case.rows), per_step))
+    for size in sizes:
+        if order.prompts_of(head.step, per_step, size, seed, shuffle) == uids:
+            return same("prompts", len(uids), f"the order of a data set of {size} rows")
+    others = {f"they are those of step {step}": (step, seed, shuffle) for step in range(1, head.total_steps + 1)}
+    others |= {
+        f"the order of seed {seed + more}": (head.step, seed + more, shuffle) for more in (-1, 1, head.seed - seed)
+    }
+    others |= {"the order of the files, not shuffled" if shuffle else "shuffled": (head.step, seed, not shuffle)}
+    causes: list[str] = []
+    for size in sizes[:1]:
+        for cause, (step, other, mixed) in others.items():
+            found = order.prompts_of(step, per_step, size, other, mixed)
+            if found == uids or (sorted(found) == sorted(uids)):
+                causes.append(cause if found == uids else f"{cause}, in another order")
+    return differs("prompts", f"no data set size gives these prompts at step {head.step} by seed {seed}", len(uids),
+                   [f"the first are {', '.join(uids[:4])}"], causes[:3])  # fmt: skip
+
+
+def _sizes(ref: Reference, largest: int, per_step: int) -> Iterator[int]:
+    """Sizes that the data set may have: what a toy says, then from the largest index on."""
+    toy, limit = ref.case.config("toy.num_train"), int(ref.case.config("data.train_max_samples", -1))
+    if toy is not None and int(toy) > largest and not ref.case.config("data.train_files"):
+        yield min(int(toy), limit) if limit > 0 else int(toy)
+    room = _MOST_DRAWN
+    for size in range(max(largest + 1, per_step), int((largest + 1) * (1 + 20 / per_step)) + per_step + 1):
+        if (room := room - size) < 0:
+            return
+        yield size
+
+
+def prompt_ids(ref: Reference) -> Link:
+    """The chat template on the messages gives the text and the tokens; engine and training read these."""
+    case, tokenizer = ref.case, ref.case.tokenizer
+    digests = case.batch.get("rollout_prompt_digests")
+    bad: list[tuple[int, str]] = []
+    for number, row in enumerate(case.rows):
+        ids = list(row.prompt_ids)
+        if case.tokens(number)[0] != ids:
+            bad.append((number, "training reads another prompt than was sent"))
+        elif digests is not None and int(digests[number]) != crc32(torch.tensor(ids).numpy().tobytes()):
+            bad.append((number, "the engine read another prompt than was sent"))
+        elif tokenizer is not None:
+            text, wanted = _encoded(ref, row, {"add_generation_prompt": True})
+            if wanted != ids:
+                bad.append((number, f"{len(ids)} tokens, the chat template gives {len(wanted)}"))
+            elif text is not None and text != row.prompt_text:
+                bad.append((number, "the text is another one than the chat template's"))
+    if bad:
+        causes = _prompt_causes(ref, case.rows[bad[0][0]]) if tokenizer is not None else []
+        return differs("prompt-ids", f"{len(bad)} of {len(case.rows)} prompts differ: {bad[0][1]}", len(case.rows),
+                       [f"{row_name(case.rows[at], at)}: {why}" for at, why in bad], causes)  # fmt: skip
+    said = "" if tokenizer is not None else "the capsule has no tokenizer: the chat template was not applied"
+    return same("prompt-ids", len(case.rows), said)
+
+
+def _encoded(ref: Reference, row: CapsuleRow, how: dict[str, Any]) -> tuple[str | None, list[int]]:
+    """Text (None: cut) and tokens of the prompt of ROW."""
+    tokenizer, case = ref.case.tokenizer, ref.case
+    if custom := case.config("actor_rollout_ref.model.custom_chat_template"):
+        tokenizer.chat_template = custom
+    chat = [dict(message) for message in row.messages]
+    settings = {**(case.config("data.apply_chat_template_kwargs") or {}), **how}
+    if tokenizer.chat_template is None:
+        text, ids = chat[0]["content"], tokenizer(chat[0]["content"])["input_ids"]
+    else:
+        text = tokenizer.apply_chat_template(chat, tokenize=False, **settings)
+        ids = tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False, **settings)
+    limit, cut = int(case.config("data.max_prompt_length")), case.config("data.truncation")
+    if len(ids) <= limit or cut == "error":
+        return text, list(ids)
+    head = {"left": 0, "right": limit, "middle": limit // 2}[cut]
+    return None, [*ids[:head], *ids[len(ids) - limit + head :]]
+
+
+def _prompt_causes(ref: Reference, row: CapsuleRow) -> list[str]:
+    tokenizer, ids = ref.case.tokenizer, list(row.prompt_ids)
+    tries: dict[str, Callable[[], list[int]]] = {
+        "without the words that begin the answer": lambda: _encoded(ref, row, {"add_generation_prompt": False})[1],
+        "the text tokenized with special tokens added": lambda: tokenizer(row.prompt_text)["input_ids"],
+        "the first token is missing": lambda: _encoded(ref, row, {"add_generation_prompt": True})[1][1:],
+        "the last token is missing": lambda: _encoded(ref, row, {"add_generation_prompt": True})[1][:-1],
+    }
+    return [cause for cause, make in tries.items() if make() == ids]
+
+
+def sampling(ref: Reference) -> Link:
+    """What engines were asked for: the config's sampling, and each request's seed."""
+    case, asked = ref.case, ref.case.head.sampled
+    if asked is None:
+        raise Unknown("the capsule does not say what engines were asked for")
+    names = ("temperature", "top_p", "top_k", "min_tokens", "stop", "stop_token_ids", "ignore_eos")
+    wanted = {name: case.config(f"actor_rollout_ref.rollout.{name}") for name in names}
+    wanted["max_tokens"] = case.config("data.max_response_length")
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in wanted.items()}
+    bad = [f"{name} was {getattr(asked, name)}, the config says {value}" for name, value in plain.items()
+           if value is not None and getattr(asked, name) != value]  # fmt: skip
+    if bad:
+        return differs("sampling", bad[0], len(plain), bad)
+    step, seed = case.head.step, case.head.seed
+    rows = [row for row in case.rows if row.seed is not None]
+    odd = [at for at, row in enumerate(rows) if row.seed != order.request_seed(seed, step, row.uid, row.sample)]
+    if odd:
+        tries: dict[str, Callable[[CapsuleRow], int]] = {
+            "all answers to a prompt have the seed of the first": lambda row: order.request_seed(
+                seed, step, row.uid, 0
+            ),
+            "the seeds of the step before": lambda row: order.request_seed(seed, step - 1, row.uid, row.sample),
+            "the seeds of step 1": lambda row: order.request_seed(seed, 1, row.uid, row.sample),
+            "one seed for all": lambda _: rows[0].seed or 0,
+        }
+        causes = [cause for cause, of in tries.items() if all(of(row) == row.seed for row in rows)]
+        return differs("sampling", f"{len(odd)} of {len(rows)} requests have another seed than seed {seed}, step {step}, "
+                       "prompt and sample give", len(rows), [row_name(rows[at], at) for at in odd], causes[:1])  # fmt: skip
+    return same("sampling", len(plain) + len(rows), "" if rows else "no seeds of requests were recorded")
+
+
+def answers(ref: Reference) -> Link:
+    """Ids as the engine gave them are what training reads, and the text that was scored is theirs."""
+    case = ref.case
+    bad: list[tuple[int, str]] = []
+    for number, row in enumerate(case.rows):
+        if why := _wrong_answer(ref, number, row):
+            bad.append((number, why))
+    if not bad:
+        said = "" if case.tokenizer is not None else "the capsule has no tokenizer: texts were not compared"
+        return same("answers", len(case.rows), said)
+    where = [f"{row_name(case.rows[at], at)}: {why}" for at, why in bad]
+    causes: list[str] = []
+    texts = [row.text for row in case.rows]
+    if case.tokenizer is not None:
+        decoded = [case.tokenizer.decode(case.tokens(at)[1], skip_special_tokens=True) for at in range(len(texts))]
+        special = [case.tokenizer.decode(case.tokens(at)[1], skip_special_tokens=False) for at in range(len(texts))]
+        tries = {"texts are those of the rows before": decoded[-1:] + decoded[:-1],
+                 "texts are those of the rows after": decoded[1:] + decoded[:1],
+                 "special tokens were left in the text": special,
+                 "white space around the text was removed": [text.strip() for text in decoded],
+                 "the last character was cut": [text[:-1] for text in decoded]}  # fmt: skip
+        causes = [cause for cause, tried in tries.items() if all(tried[at] == texts[at] for at, _ in bad)]
+    return differs("answers", f"{len(bad)} of {len(texts)} answers differ: {bad[0][1]}", len(texts), where, causes)
+
+
+def _wrong_answer(ref: Reference, number: int, row: CapsuleRow) -> str:
+    case, config = ref.case, ref.case.config
+    ids, mask = case.tokens(number)[1], case.mask[number]
+    width, real = len(mask), case.batch["attention_mask"][number].bool()
+    if row.response_ids is not None and list(row.response_ids) != ids:
+        return f"the engine gave {len(row.response_ids)} tokens, training reads {len(ids)}, or other ones"
+    if not torch.equal(mask, torch.arange(width) < len(ids)):
+        return f"the mask of the loss has {int(mask.sum())} tokens, the answer {len(ids)}"
+    placed, wanted = case.batch.get("position_ids"), (real.long().cumsum(-1) - 1).clamp(min=0)
+    if placed is not None and not torch.equal(placed[number].long()[real], wanted[real]):
+        return f"position ids begin with {placed[number][real][:3].tolist()}, not 0, 1, 2"
+    cut, limit = case.batch.get("truncated"), int(config("data.max_response_length"))
+    if len(ids) > limit:
+        return f"{len(ids)} tokens, data.max_response_length is {limit}"
+    if cut is not None and row.finish_reason and bool(cut[number]) != (row.finish_reason == "length"):
+        return f"the engine ended it by '{row.finish_reason}', the batch says the opposite"
+    if case.tokenizer is None:
+        return ""
+    end, least = case.tokenizer.eos_token_id, int(config("actor_rollout_ref.rollout.min_tokens", 0))
+    if end in ids[least:-1] and not config("actor_rollout_ref.rollout.ignore_eos"):
+        return "it goes on after its end token"
+    if case.tokenizer.decode(ids, skip_special_tokens=True) != row.text:
+        return "the text that was scored is not that of its tokens"
+    return ""
+
+
+def rewards(ref: Reference) -> Link:
+    """Rules on texts, weights, the length penalty; the score at the last token."""
+    case, rule_list = ref.case, ref.case.config("reward_model.rules") or []
+    unread = [str(rule.get("kind")) for rule in rule_list if rule.get("kind") not in
+              ("exact", "digits", "gsm8k", "format", "regex", "math")]  # fmt: skip
+    if unread:
+        raise Unknown(f"the rule '{unread[0]}' is not known here")
+    own = [rules.parts(row.text, row.ground_truth, row.data_source, rule_list) for row in case.rows]
+    names = sorted({name for one in own for name in one})
+    found = torch.tensor([[row.reward_parts.get(name, torch.nan) for name in names] for row in case.rows]).double()
+    wanted = torch.tensor([[one[name][0] if name in one else 0.0 for name in names] for one in own]).double()
+    mask = torch.tensor([[name in one for name in names] for one in own]).reshape(wanted.shape)
+    parts = Numbers(found.reshape(wanted.shape), wanted, torch.full_like(wanted, EPS), mask)
+    links = [compare.judged("rewards", parts, "", "parts of rewards", compare.places(case.rows, parts, ref.ranks, mask),
+                            _reward_causes(ref, parts, lambda row: [rules.parts(*row, rule_list)[n][0] for n in names]))]  # fmt: skip
+    total = torch.tensor([_total(ref, at, one) for at, one in enumerate(own)]).double()
+    size = EPS * total.abs().clamp(min=1.0)
+    scores = torch.tensor([row.score for row in case.rows]).double()
+    summed = Numbers(scores[:, None], total[:, None], size[:, None], torch.ones(len(total), 1, dtype=torch.bool))
+    links.append(compare.judged("rewards", summed, "", "scores", compare.places(case.rows, summed, {}, summed.mask),
+                                _reward_causes(ref, summed, None)))  # fmt: skip
+    if "token_level_scores" in case.batch:
+        last = case.mask & (case.mask.long().cumsum(-1) == case.mask.sum(-1, keepdim=True))
+        at_end = torch.where(last, scores[:, None], torch.zeros(1, dtype=torch.float64))
+        placed = Numbers(case.batch["token_level_scores"], at_end, size[:, None], torch.ones_like(case.mask))
+        tries = {"at the first token": scores[:, None] * (torch.arange(case.mask.shape[1]) == 0)}
+        for shift in (-1, 1):
+            tries[f"those of the row {'before' if shift > 0 else 'after'}"] = scores.roll(shift)[:, None] * last
+        tries["with the opposite sign"] = -at_end
+        links.append(compare.judged("rewards", placed, "", "scores of tokens", compare.places(case.rows, placed, {}, placed.mask),
+                                    compare.explained(placed, tries)))  # fmt: skip
+    found_link = compare.mixed("rewards", links)
+    taken = sorted({part for row in case.rows for part in row.reward_parts if part in rules.OTHERS})
+    note = [f"taken as recorded: {', '.join(taken)}"] if taken else []
+    note += ["baselines of greedy answers were not recomputed"] if "reward_baselines" in case.batch else []
+    return _noted(found_link, note)
+
+
+def _noted(link: Link, notes: Sequence[str]) -> Link:
+    return replace(link, said="; ".join([*filter(None, [link.said]), *notes]))
+
+
+def _total(ref: Reference, at: int, own: dict[str, tuple[float, float]]) -> float:
+    """The score of row AT: OWN parts by weight, those that others gave as recorded, the length penalty."""
+    config, row = ref.case.config, ref.case.rows[at]
+    total = sum(row.reward_parts.get(name, value) * weight for name, (value, weight) in own.items())
+    keys = {"custom": "custom_reward_function.weight", "model": "reward_model.weight"}
+    total += sum(row.reward_parts[part] * float(config(keys[part], 1.0)) for part in keys if part in row.reward_parts)
+    if config("reward_model.overlong_buffer.enable"):
+        length = int(ref.case.mask[at].sum())
+        buffer, factor = (config(f"reward_model.overlong_buffer.{key}") for key in ("len", "penalty_factor"))
+        total += formulas.overlong(length, int(config("data.max_response_length")), int(buffer), float(factor))
+    return total
+
+
+def _reward_causes(
+    ref: Reference, numbers: Numbers, score: Callable[[tuple[str, Any, str]], list[float]] | None
+) -> list[str]:
+    if not bool(numbers.wrong.any()):
+        return []
+    wanted, found, mask, rows = numbers.wanted, numbers.found, numbers.mask, ref.case.rows
+    n = int(ref.case.config("actor_rollout_ref.rollout.n", 1))
+    tries: dict[str, Tensor] = {
+        f"those of {by} row{'s' if abs(by) > 1 else ''} before": wanted.roll(by, 0) for by in {1, -1, n, -n}
+    }
+    tries |= {"with the opposite sign": -wanted, "one minus the reward": 1 - wanted}
+    tries["the same for all"] = found[mask].median().expand_as(wanted)
+    factor = float((found * wanted)[mask].sum() / (wanted**2)[mask].sum().clamp(min=1e-30))
+    tries[f"times {factor:.4g}: a weight"] = wanted * factor
+    tries[f"{float((found - wanted)[mask].median()):+.4g} for all"] = wanted + (found - wanted)[mask].median()
+    if score is not None and bool(mask.all()):
+        cuts: dict[str, Callable[[CapsuleRow], str]] = {
+            "the text without its last character": lambda row: row.text[:-1],
+            "the text without its first character": lambda row: row.text[1:],
+            "the prompt scored with the answer": lambda row: row.prompt_text + row.text,
+        }
+        for name, cut in cuts.items():
+            tries[name] = torch.tensor([score((cut(row), row.ground_truth, row.data_source)) for row in rows]).double()
+        truths = [row.ground_truth for row in rows]
+        shifted = truths[-n:] + truths[:-n]
+        tries["the ground truth of the prompt before"] = torch.tensor(
+            [score((row.text, truth, row.data_source)) for row, truth in zip(rows, shifted, strict=True)]
+        ).double()
+    return compare.explained(numbers, tries)

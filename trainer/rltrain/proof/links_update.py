@@ -1,0 +1,329 @@
+"""The links of an update: its rows, its forward passes, loss and gradient."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcheck.facts.step import Link
+from rltrain.proof import compare, order
+from rltrain.proof.compare import EPS, Numbers, Unknown, differs, row_name, same
+from rltrain.proof.links_forward import policy_causes
+from rltrain.proof.reference import Reference, policy_stat, value_stat
+from rltrain.proof.update import Counts, Update
+
+_COPIES = ("advantages", "old_log_probs", "values", "returns", "responses")
+
+
+def updates(ref: Reference) -> list[Update]:
+    """The roles that learnt in this step.
+
+    Raises:
+        Unknown: nothing was recorded of updates.
+    """
+    head = ref.case.head
+    if not head.actor and not head.critic:
+        raise Unknown("; ".join(head.missing) or "no update was recorded")
+    if "updates" not in ref.kept:
+        ref.kept["updates"] = [Update(ref, role) for role in ("critic", "actor") if getattr(head, role)]
+    return ref.kept["updates"]
+
+
+def update_rows(ref: Reference) -> Link:
+    """Which rows make a mini batch, which rank has them, in which pass; and that they carry what was computed."""
+    case, head = ref.case, ref.case.head
+    if head.kept_rows is not None:
+        raise Unknown(f"the capsule keeps {len(case.rows)} of {head.rows} rows")
+    roles = updates(ref)
+    learns = {"actor": head.step > int(case.config("trainer.critic_warmup", 0)), "critic": "values" in case.batch}
+    for role, wanted in learns.items():
+        if wanted != any(update.role == role for update in roles):
+            said = f"the {role} {'did not learn' if wanted else 'learnt'} at step {head.step}, by the config it does {'' if wanted else 'not'}"
+            return differs("update-rows", said.strip(), 1)
+    for update in roles:
+        if (found := _wrong_minis(ref, update)) is not None:
+            return found
+    links = [link for update in roles for number in range(len(update.minis)) for link in _copies(ref, update, number)]
+    return compare.mixed("update-rows", [same("update-rows", len(case.rows) * len(roles)), *links])
+
+
+def _wrong_minis(ref: Reference, update: Update) -> Link | None:
+    case, role, settings = ref.case, update.role, update.settings
+    size = int(settings["ppo_mini_batch_size"]) * int(case.config("actor_rollout_ref.rollout.n", 1))
+    wanted = order.minis_of(
+        role, case.lengths, size, int(settings["ppo_epochs"]), bool(settings["shuffle"]), case.head.seed, case.head.step
+    )
+    if len(wanted) != len(update.minis):
+        return differs(
+            "update-rows",
+            f"the {role} took {len(update.minis)} optimizer steps, the config asks for {len(wanted)}",
+            len(wanted),
+        )
+    for number, (rows, mini) in enumerate(zip(wanted, update.minis, strict=True)):
+        words = f"mini batch {number} of the {role}"
+        had = [row for rank in mini.rows for row in rank]
+        if sorted(had) != sorted(rows):
+            lost, more = sorted(set(rows) - set(had)), sorted(set(had) - set(rows))
+            twice = sorted({row for row in had if had.count(row) > 1})
+            said = (
+                f"{words} lacks {len(lost)} of its {len(rows)} rows, has {len(more)} of others and {len(twice)} twice"
+            )
+            sets = [sorted(other) for other in wanted]
+            causes = [f"its rows are those of mini batch {sets.index(sorted(had))}"] if sorted(had) in sets else []
+            lists = [
+                order.minis_of(role, case.lengths, size, 1, not settings["shuffle"], case.head.seed, case.head.step)[0]
+            ]
+            causes += ["shuffled otherwise than the config says"] if sorted(had) == sorted(lists[0]) else []
+            return differs("update-rows", said, len(rows), [row_name(case.rows[row], row) for row in lost], causes)
+        shares = order.dealt(rows, case.lengths, case.head.world_size, bool(case.config("trainer.balance_batch", True)))
+        if odd := [
+            rank
+            for rank, share in enumerate(shares)
+            if rank >= len(mini.rows) or sorted(mini.rows[rank]) != sorted(share)
+        ]:
+            return differs(
+                "update-rows",
+                f"{words}: rank {odd[0]} has other rows than it is dealt",
+                len(rows),
+                [f"rank {rank}" for rank in odd],
+            )
+        for rank, share in enumerate(mini.rows):
+            read = sorted(row for micro in mini.micro_batches if micro.rank == rank for row in micro.rows)
+            if read != sorted(share):
+                lost = sorted(set(share) - set(read)) or read
+                said = f"{words}: the passes of rank {rank} read {len(read)} of its {len(share)} rows"
+                return differs(
+                    "update-rows",
+                    said,
+                    len(rows),
+                    [row_name(case.rows[row], row) for row in lost if row < len(case.rows)],
+                )
+    return None
+
+
+def known_rows(update: Update, number: int) -> list[int]:
+    """The rows of a mini batch whose readings were kept."""
+    batch, key = update.case.batch, f"{update.role}.{number}"
+    marks = batch.get(f"{key}/responses", batch.get(f"{key}/mask"))
+    return [] if marks is None else [row for row in update.rows_of(number) if bool(marks[row].any())]
+
+
+def _copies(ref: Reference, update: Update, number: int) -> list[Link]:
+    """The mask, advantages and so on that a mini batch read, beside those of the batch."""
+    case, key, links = ref.case, f"{update.role}.{number}", list[Link]()
+    rows = known_rows(update, number)
+    chosen = torch.zeros(len(case.rows), 1, dtype=torch.bool)
+    chosen[rows] = True
+    for name in ("mask", *_COPIES):
+        found, wanted = case.batch.get(f"{key}/{name}"), case.batch.get("response_mask" if name == "mask" else name)
+        if name == "responses":
+            wanted = case.batch["input_ids"][:, -case.mask.shape[1] :]
+        if found is None or wanted is None:
+            continue
+        where = chosen.expand_as(case.mask) if name == "mask" else chosen & case.mask
+        numbers = Numbers(found.double(), wanted.double(), torch.zeros(case.mask.shape), where)
+        ranks = {row: rank for rank, share in enumerate(update.minis[number].rows) for row in share}
+        tries = {f"those of the row {'before' if by > 0 else 'after'}": wanted.double().roll(by, 0) for by in (1, -1)}
+        tries |= {"padding counts": torch.ones_like(numbers.wanted), "with the opposite sign": -numbers.wanted}
+        causes = compare.explained(numbers, tries) if bool(numbers.wrong.any()) else []
+        places = compare.places(case.rows, numbers, ranks, where)
+        what = f"numbers of '{name}' that mini batch {number} of the {update.role} read"
+        links.append(compare.judged("update-rows", numbers, "", what, places, causes))
+    return links
+
+
+def update_log_probs(ref: Reference) -> Link:
+    """What the first mini batch's forward passes gave. Later ones hang on its step: they are judged with the optimizer."""
+    links: list[Link] = []
+    name, case = "update-log-probs", ref.case
+    for update in updates(ref):
+        found = case.batch.get(f"{update.role}.0/{update.field}")
+        if found is None:
+            continue
+        chosen = torch.zeros(len(case.rows), 1, dtype=torch.bool)
+        chosen[known_rows(update, 0)] = True
+        mask, moment = ref.read_mask & chosen, f"{update.role}.before"
+        ranks = {row: rank for rank, share in enumerate(update.minis[0].rows) for row in share}
+        if update.role == "critic":
+            reading = ref.read(moment, "critic", "values", value_stat)
+        else:
+            reading = ref.read(moment, "actor", f"policy {ref.temperature}", policy_stat(ref.temperature))
+        numbers = reading.numbers(0, found, mask)
+        causes = policy_causes(ref, numbers, moment, update.role, ref.temperature) if update.role == "actor" else []
+        what = f"{'log-probabilities' if update.role == 'actor' else 'values'} of the {update.role}'s first mini batch"
+        links.append(compare.judged(name, numbers, "", what, compare.places(case.rows, numbers, ranks, mask), causes))
+        entropies = case.batch.get(f"{update.role}.0/entropys")
+        if entropies is not None and update.role == "actor":
+            numbers = reading.numbers(1, entropies, mask)
+            links.append(
+                compare.judged(
+                    name,
+                    numbers,
+                    "nats",
+                    "entropies of the first mini batch",
+                    compare.places(case.rows, numbers, ranks, mask),
+                )
+            )
+    if not links:
+        raise Unknown("the capsule does not hold what forward passes of updates gave")
+    return compare.mixed(name, links)
+
+
+def loss(ref: Reference) -> Link:
+    """Each pass's share of the loss and of its parts, from what was recorded of its tokens."""
+    links = [link for update in updates(ref) for link in _losses(ref, update)]
+    if not links:
+        raise Unknown("the capsule does not hold what forward passes of updates gave")
+    return compare.mixed("loss", links)
+
+
+def _losses(ref: Reference, update: Update) -> list[Link]:
+    case, links = ref.case, list[Link]()
+    passes: list[tuple[int, int]] = []
+    for number, mini in enumerate(update.minis):
+        known = (
+            set(known_rows(update, number)) if f"{update.role}.{number}/{update.field}" in case.batch else set[int]()
+        )
+        passes += [
+            (number, at) for at, micro in enumerate(mini.micro_batches) if micro.rows and known.issuperset(micro.rows)
+        ]
+    for part in ("loss_tokens", "pg_loss", "vf_loss", "entropy_loss", "kl_loss", "loss"):
+        here = [(number, at) for number, at in passes if part in update.minis[number].micro_batches[at].terms]
+        if not here:
+            continue
+        found = torch.tensor([update.minis[number].micro_batches[at].terms[part] for number, at in here]).double()[
+            :, None
+        ]
+        wanted, size = _shares(update, here, part)
+        if wanted is None:
+            continue
+        numbers = Numbers(found, wanted[:, None], (EPS * size)[:, None], torch.ones(len(here), 1, dtype=torch.bool))
+        bad: Any = numbers.wrong[:, 0].nonzero().flatten().tolist()
+        where = [f"mini batch {here[at][0]}, rank {_micro(update, here[at]).rank}, rows {span(_micro(update, here[at]).rows)}: "
+                 f"{float(found[at, 0]):.6g}, the reference {float(wanted[at]):.6g}" for at in bad]  # fmt: skip
+        causes = _loss_causes(update, here, part, numbers) if bad else []
+        links.append(compare.judged("loss", numbers, "", f"passes' '{part}' of the {update.role}", where, causes))
+    return links
+
+
+def _micro(update: Update, place: tuple[int, int]) -> Any:
+    return update.minis[place[0]].micro_batches[place[1]]
+
+
+def span(rows: Sequence[int]) -> str:
+    """The first and the last of ROWS."""
+    return f"{rows[0]}" if len(rows) == 1 else f"{rows[0]} … {rows[-1]}"
+
+
+def _shares(
+    update: Update, passes: Sequence[tuple[int, int]], part: str, changed: Mapping[str, Any] | None = None,
+    counts_of: Callable[[int, Any], Counts] | None = None,
+) -> tuple[Tensor | None, Tensor]:  # fmt: skip
+    """PART of each of PASSES, and the sum of its terms' sizes, which rounding goes with."""
+    batch, shares, sizes = update.case.batch, list[float](), list[float]()
+    for number, at in passes:
+        micro, key = update.minis[number].micro_batches[at], f"{update.role}.{number}"
+        if part == "loss_tokens":
+            shares.append(float(update.case.mask[list(micro.rows)].sum()))
+            sizes.append(0.0)
+            continue
+        counts = counts_of(number, micro) if counts_of else update.counts(update.rows_of(number))
+        read = batch[f"{key}/{update.field}"].double()
+        entropy = batch[f"{key}/entropys"].double() if f"{key}/entropys" in batch else None
+        each = [
+            update.terms([row], read[[row]], None if entropy is None else entropy[[row]], counts, changed)
+            for row in micro.rows
+        ]
+        if part not in each[0] or (
+            part == "loss" and update.role == "actor" and entropy is None and update.settings["entropy_coeff"]
+        ):
+            return None, torch.zeros(0)
+        shares.append(sum(float(one[part]) for one in each))
+        of_ratio = sum(abs(float(value)) for one in each for value in one.values())
+        sizes.append(of_ratio + abs(float(read[list(micro.rows)].abs().max())) * of_ratio / max(len(each), 1))
+    return torch.tensor(shares).double(), torch.tensor(sizes).double()
+
+
+def _loss_causes(update: Update, passes: Sequence[tuple[int, int]], part: str, numbers: Numbers) -> list[str]:
+    """What the shares would be by other settings, counts and coefficients."""
+    case, ranks = update.case, max(update.case.head.world_size, 1)
+    width, tries = case.mask.shape[1], dict[str, Tensor]()
+
+    def tried(
+        words: str, changed: Mapping[str, Any] | None = None, counts: Callable[[int, Any], Counts] | None = None
+    ) -> None:
+        found = _shares(update, passes, part, changed, counts)[0]
+        if found is not None:
+            tries[words] = found[:, None]
+
+    if part == "loss_tokens":
+        tries["padding counts"] = torch.tensor([[len(_micro(update, place).rows) * width] for place in passes]).double()
+        return compare.explained(numbers, tries)
+    for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"):
+        if mode != update.settings["loss_agg_mode"]:
+            tried(f"aggregated by {mode}", {"loss_agg_mode": mode})
+    tried("divided by the counts of each pass, not of the mini batch", None, lambda _, micro: update.counts(micro.rows))
+    tried(
+        "divided by the counts of one rank",
+        None,
+        lambda number, micro: update.counts(update.minis[number].rows[micro.rank]),
+    )
+    tried(
+        "padding counts in the divisor",
+        None,
+        lambda number, _: Counts(len(update.rows_of(number)) * width, len(update.rows_of(number))),
+    )
+    per_rank = max(sum(micro.rank == 0 for micro in mini.micro_batches) for mini in update.minis)
+    for factor, words in {
+        ranks: "the number of ranks",
+        per_rank: "the number of passes",
+        ranks * per_rank: "ranks times passes",
+    }.items():
+        if factor > 1:
+            tries[f"times {factor}, {words}"] = numbers.wanted * factor
+            tries[f"divided by {factor}, {words}"] = numbers.wanted / factor
+    tries["with the opposite sign"] = -numbers.wanted
+    if update.role == "actor":
+        tried("advantages with the opposite sign", {"sign": -1})
+        tried("without importance weights", {"unweighted": True})
+        tried("not clipped", {"clip_ratio_low": 1e9, "clip_ratio_high": 1e9, "clip_ratio_c": None})
+        tried("without dual clip", {"clip_ratio_c": None})
+        tried(
+            "the two clip ratios exchanged",
+            {
+                "clip_ratio_low": update.settings["clip_ratio_high"],
+                "clip_ratio_high": update.settings["clip_ratio_low"],
+            },
+        )
+        for mode in ("vanilla", "gspo", "cispo"):
+            tried(f"the loss '{mode}'", {"policy_loss": {"loss_mode": mode}})
+        for kind in ("k1", "abs", "k2", "k3"):
+            tried(f"KL by {kind}", {"kl_loss_type": kind})
+        if part == "loss":
+            tries |= _coefficients(update, passes, numbers)
+    else:
+        tried("values not clipped", {"cliprange_value": 1e9})
+        tries["without the factor 1/2"] = numbers.wanted * 2
+    return compare.explained(numbers, tries)[:3]
+
+
+def _coefficients(update: Update, passes: Sequence[tuple[int, int]], numbers: Numbers) -> dict[str, Tensor]:
+    """The coefficients of entropy and KL that fit the recorded losses, by least squares."""
+    names = [name for name in ("entropy_loss", "kl_loss") if name in _micro(update, passes[0]).terms]
+    base, _ = _shares(update, passes, "pg_loss")
+    if base is None or not names:
+        return {}
+    parts = [_shares(update, passes, name)[0] for name in names]
+    matrix = torch.stack([part for part in parts if part is not None], dim=1)
+    solved = torch.linalg.lstsq(matrix, numbers.found[:, 0] - base).solution
+    keys = {"entropy_loss": ("entropy_coeff", -1), "kl_loss": ("kl_loss_coef", 1)}
+    words = [f"{keys[name][0]} {float(value) * keys[name][1]:.4g}, the config says {float(update.settings[keys[name][0]]):g}"
+             for name, value in zip(names, solved, strict=True)]  # fmt: skip
+    return (
+        {" and ".join(words): (base + matrix @ solved)[:, None]} if len(passes) > len(names) or len(names) == 1 else {}
+    )

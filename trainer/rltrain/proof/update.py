@@ -1,0 +1,191 @@
+"""One role's update as the reference makes it: losses of rows, gradients, and its own AdamW from step to step."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcheck.facts.capsule import MiniRecord
+from rltrain.proof import formulas
+from rltrain.proof import model as models
+from rltrain.proof.compare import Unknown
+from rltrain.proof.formulas import State
+from rltrain.proof.model import Tokens
+from rltrain.proof.read import DTYPES
+from rltrain.proof.reference import Reference
+
+Named = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the losses of a mini batch are divided by."""
+
+    tokens: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step by the reference. `read`: log-probabilities or values of its rows, `[B, R]`."""
+
+    gradient: Named
+    read: Tensor
+    norm: float
+
+
+class Update:
+    """ROLE, `actor` or `critic`, of one capsule."""
+
+    def __init__(self, ref: Reference, role: str) -> None:
+        self.ref, self.case, self.role = ref, ref.case, role
+        self.settings: Mapping[str, Any] = self.case.config("actor_rollout_ref.actor" if role == "actor" else "critic")
+        self.minis: tuple[MiniRecord, ...] = self.case.head.actor if role == "actor" else self.case.head.critic
+        self.field = "log_probs" if role == "actor" else "vpreds"
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """The format of parameters and moments."""
+        return DTYPES.get(str(self.settings["fsdp_config"]["model_dtype"]), torch.float32)
+
+    def counts(self, rows: Sequence[int]) -> Counts:
+        """Of the mini batch of ROWS."""
+        mask = self.case.mask[list(rows)]
+        return Counts(int(mask.sum()), int(mask.any(-1).sum()))
+
+    def rows_of(self, mini: int) -> list[int]:
+        """The rows of a mini batch, by what was recorded."""
+        return sorted(row for rank in self.minis[mini].rows for row in rank)
+
+    def terms(
+        self,
+        rows: Sequence[int],
+        read: Tensor,
+        entropy: Tensor | None,
+        counts: Counts,
+        changed: Mapping[str, Any] | None = None,
+    ) -> dict[str, Tensor]:
+        """The shares of ROWS in the mini batch's loss: `loss` and its parts, from what was READ `[rows, R]` of them.
+
+        CHANGED: settings to try instead of the config's.
+        """
+        settings, wide = {**self.settings, **(changed or {})}, read.shape[1]
+        scale = settings.get("scale") or self.case.config("actor_rollout_ref.actor.loss_scale_factor")
+        scale = float(scale or self.case.config("data.max_response_length"))
+        mask = self.case.mask[list(rows), :wide]
+
+        def field(name: str) -> Tensor:
+            return formulas.only(self.case.batch[name][list(rows), :wide].to(read.dtype), mask)
+
+        def share(values: Tensor) -> Tensor:
+            return formulas.aggregate(values, mask, settings["loss_agg_mode"], counts.tokens, counts.rows, scale)
+
+        read = formulas.only(read, mask)
+        if self.role == "critic":
+            clip = float(settings["cliprange_value"])
+            loss = share(formulas.value_terms(read, field("values"), field("returns"), mask, clip))
+            return {"loss": loss, "vf_loss": loss}
+        weighted = "rollout_is_weights" in self.case.batch and not settings.get("unweighted")
+        weights = field("rollout_is_weights") if weighted else torch.ones_like(read)
+        adv = field("advantages") * settings.get("sign", 1)
+        parts = {"pg_loss": share(formulas.policy_terms(settings, read, field("old_log_probs"), adv, mask, weights))}
+        loss = parts["pg_loss"]
+        if entropy is not None:
+            parts["entropy_loss"] = share(formulas.only(entropy, mask))
+            loss = loss - float(settings["entropy_coeff"]) * parts["entropy_loss"]
+        if settings["use_kl_loss"]:
+            parts["kl_loss"] = share(
+                formulas.only(formulas.kl(settings["kl_loss_type"], read, field("ref_log_probs")), mask)
+            )
+            loss = loss + float(settings["kl_loss_coef"]) * parts["kl_loss"]
+        return {"loss": loss, **parts}
+
+    def loss_of(self, model: Any, row: int, counts: Counts, part: str, seen: Tensor) -> Tensor:
+        """The share of ROW alone, with its gradient; what was read goes to SEEN."""
+        tokens: Tokens = self.ref.tokens[row]
+        if self.role == "critic":
+            read, entropy = models.values_of(model, tokens), None
+        else:
+            log_p = models.log_softmax(models.logits_of(model, tokens), self.ref.temperature)
+            read, entropy = models.picked(log_p, tokens.answer), models.entropy(log_p)[None]
+        seen[row, : len(read)] = read.detach()
+        return self.terms([row], read[None], entropy, counts)[part]
+
+    def gradient(self, model: Any, rows: Sequence[int], counts: Counts, part: str = "loss") -> tuple[Named, Tensor]:
+        """Of the share of ROWS; and what was read of them, `[B, R]`."""
+        if missing := [row for row in rows if row not in self.ref.tokens and bool(self.case.mask[row].any())]:
+            raise Unknown(f"the model is too large to read all rows here: {len(missing)} of {len(rows)} were left out")
+        seen = torch.full(self.case.mask.shape, torch.nan, dtype=torch.float64)
+        here = [row for row in rows if row in self.ref.tokens]
+        return models.gradients(model, here, lambda row: self.loss_of(model, row, counts, part, seen)), seen
+
+    def model(self, low: bool) -> Any:
+        """The role's model before its update, its parameters with gradients: in float64, or LOW, in the run's format."""
+        compute = self.ref.compute(self.role)
+        weights, dtype = self.ref.weights(f"{self.role}.before"), compute if low else torch.float64
+        return models.build(self.case.head.model_config, weights, compute, dtype, self.role == "critic")
+
+    @cached_property
+    def first(self) -> tuple[Step, Step]:
+        """The first optimizer step's gradient: in float64, and in the run's format."""
+        steps: list[Step] = []
+        for low in (False, True):
+            counts = self.counts(self.rows_of(0))
+            gradient, seen = self.gradient(self.model(low), self.rows_of(0), counts)
+            steps.append(Step(gradient, seen, norm(gradient.values())))
+        return steps[0], steps[1]
+
+    def start(self, dtype: torch.dtype) -> dict[str, State]:
+        """Weights and moments before the first step."""
+        before = self.ref.weights(f"{self.role}.before")
+        moments = [self.case.weights.get(f"{self.role}.{name}.before", {}) for name in ("exp_avg", "exp_avg_sq")]
+        return {
+            name: (
+                w.to(dtype),
+                *(m[name].to(dtype) if name in m else torch.zeros_like(w, dtype=dtype) for m in moments),
+            )
+            for name, w in before.items()
+        }  # pyright: ignore[reportReturnType]
+
+    def follow(self, low: bool) -> tuple[list[Step], dict[str, State]]:
+        """All optimizer steps: the first with the recorded gradient, later ones with the reference's own."""
+        model, dtype = self.model(low), self.dtype if low else torch.float64
+        states, steps = self.start(dtype), list[Step]()
+        recorded = self.case.weights.get(f"{self.role}.gradient", {})
+        compute = self.ref.compute(self.role)
+        named = dict(model.named_parameters())
+        for number, mini in enumerate(self.minis):
+            if number:
+                gradient, seen = self.gradient(model, self.rows_of(number), self.counts(self.rows_of(number)))
+            else:
+                step = self.first[int(low)]
+                gradient = {name: recorded.get(name, found).to(found.dtype) for name, found in step.gradient.items()}
+                seen = step.read
+            steps.append(Step(gradient, seen, norm(gradient.values())))
+            if not mini.applied:
+                continue
+            factor = formulas.clip_factor(steps[-1].norm, self.settings["grad_clip"])
+            for name, found in gradient.items():
+                count = (mini.adam_steps or 0) if number == 0 or mini.adam_steps is not None else number
+                optim = self.settings["optim"]
+                states[name] = formulas.adamw(optim, states[name], found.to(dtype) * factor, mini.lr, count)
+                # Ranks round stored weights to the format of their passes.
+                rounded = (
+                    states[name][0]
+                    if name.startswith("head.") or compute == torch.float32
+                    else states[name][0].to(compute)
+                )
+                named[name].data.copy_(rounded)
+        return steps, states
+
+
+def norm(tensors: Any) -> float:
+    """L2, over all TENSORS."""
+    return float(sum(float(tensor.double().square().sum()) for tensor in tensors)) ** 0.5
