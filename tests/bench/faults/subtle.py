@@ -9,7 +9,7 @@ GRPO = "toy-grpo"
 SUBTLE = (
     Fault(
         "subtle-01-reference",
-        ("RUN037",),
+        ("RUN058",),
         "the reference is another random model",
         GRPO,
         WITH_KL,
@@ -24,7 +24,7 @@ SUBTLE = (
     ),
     Fault(
         "subtle-03-positions",
-        ("RUN059", "DRF009"),
+        ("DRF009",),
         "training has the response one position further away",
         mistake="response_positions_shifted",
     ),
@@ -44,7 +44,7 @@ SUBTLE = (
     ),
     Fault(
         "subtle-06-accumulation",
-        ("RUN034",),
+        ("RUN060",),
         "the losses of four micro batches are added, not divided",
         overrides=(f"{ACTOR}.ppo_micro_batch_size_per_gpu=16",),
         mistake='micro_losses_are_summed {"count": 4}',
@@ -58,7 +58,7 @@ SUBTLE = (
     ),
     Fault(
         "subtle-08-dropout",
-        ("RUN056",),
+        ("RUN057",),
         "dropout is on while old log-probabilities are read",
         mistake='dropout_while_reading {"share": 0.1}',
     ),
@@ -77,20 +77,20 @@ SUBTLE = (
     ),
     Fault(
         "subtle-11-same-batch",
-        ("RUN013", "RUN021"),
+        ("RUN013",),
         "each step has the prompts and the seeds of the first",
         GRPO,
         mistake="same_batch_each_step",
     ),
     Fault(
         "subtle-12-rank",
-        ("RUN040",),
+        ("RUN059",),
         "rank 1 sends no gradient",
         mistake='rank_sends_nothing {"rank": 1}',
     ),
     Fault(
         "subtle-12b-wire",
-        ("RUN040",),
+        ("RUN059",),
         "rank 1's gradient is lost on the wire",
         GRPO,
         mistake='rank_is_lost_on_the_wire {"rank": 1}',

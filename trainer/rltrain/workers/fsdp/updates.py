@@ -74,7 +74,8 @@ def step_metrics(prefix: str, results: Sequence[StepResult]) -> dict[str, float]
 def gradient_traffic(prefix: str, sharded: ShardedModel) -> dict[str, float]:
     """Norms of the ranks' own gradients, and by how much their reduction is off (collective); empty for one rank.
 
-    `grad_norm_rank_min` and `grad_norm_rank_max` are of what each rank sent over all micro batches. The elements that
+    `grad_norm_rank_min` and `grad_norm_rank_max` are of what each rank sent over all micro batches,
+    `grad_norm_rank_of_min` is the rank that sent the least. The elements that
     all ranks received add up to those that they sent: `grad_reduce_error` is the difference, over the mean norm.
     """
     assert sharded.gradient_comm is not None
@@ -87,6 +88,7 @@ def gradient_traffic(prefix: str, sharded: ShardedModel) -> dict[str, float]:
     return {
         f"{prefix}/grad_norm_rank_min": min(norms),
         f"{prefix}/grad_norm_rank_max": max(norms),
+        f"{prefix}/grad_norm_rank_of_min": float(norms.index(min(norms))),
         f"{prefix}/grad_reduce_error": error / mean if mean else 0.0,
     }
 
