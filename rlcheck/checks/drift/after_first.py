@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, fail, passed, skip
-from rlcheck.checks.drift.reading import FIRST_TOKEN, LAST_TOKEN, LOG_CORR, MISMATCH, series
+from rlcheck.checks.drift.reading import DRIFT_METRICS, FIRST_TOKEN, LAST_TOKEN, LOG_CORR, MISMATCH, series
 from rlcheck.checks.drift.start import start
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of
 from rlcheck.facts.document import Facts
@@ -26,8 +26,10 @@ def agrees_beyond_first(facts: Facts) -> Verdict:
     """
     run = run_of(facts)
     found, firsts = series(run), curve_of(run, FIRST_TOKEN)
-    if found is None or firsts is None:
-        return lacking(run, FIRST_TOKEN)
+    if found is None:
+        return lacking(run, *DRIFT_METRICS)
+    if firsts is None:
+        return skip("the run does not write the difference at first tokens")
     begun, first = start(run), median(firsts.values) or 0.0
     if begun.kind == "none":
         return passed(f"{found.said(found.curve.values[0])} at the first step, {first:.2g} at first tokens")

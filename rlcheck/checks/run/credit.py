@@ -66,14 +66,19 @@ def truth_underpaid(run: RunFacts) -> Verdict | None:
     less = [(truth, reward) for truth, reward in scored if due is not None and reward < due - 1e-6]
     if due is None or not less:
         return None
+    turned = all(abs(reward + due) < 1e-6 for _, reward in less)
+    what = (
+        "the sign of the reward is turned round"
+        if turned
+        else "what is scored is not the whole answer, or not held against this ground truth"
+    )
     return fail(
         f"{due:g} for an answer that is the ground truth, as the rules say",
-        f"{less[0][1]:.4g} for {less[0][0][:40]!r}, and less in {len(less)} of {len(scored)} scored as answers:"
-        " what is scored is not the whole answer, or not held against this ground truth",
+        f"{less[0][1]:.4g} for {less[0][0][:40]!r}, and less in {len(less)} of {len(scored)} scored as answers: {what}",
         headline="The ground truth itself does not earn all there is",
         details=tuple(f"{truth[:40]!r} earns {reward:.4g}" for truth, reward in less[:_SHOWN]),
         evidence=(evidence("run.audit.truths", less[0][1], "the ground truth as the answer"),),
-        params={"scored": "the text that the reward function is given"},
+        params={} if turned else {"scored": "the text that the reward function is given"},
     )
 
 

@@ -47,8 +47,8 @@ def right_answers_earn_more(facts: Facts) -> Verdict:
         answer's advantage must go with its own score, and the ground truth must earn what its rules give.
 
     Why it matters:
-        With a sign turned round, the run optimises as well as ever, towards the worst answers; all curves of the
-        optimizer look healthy.
+        The run optimises as well as ever, towards the wrong answers: with a sign turned round, or with rewards of other
+        rows, all curves of the optimizer look healthy.
     """
     run = run_of(facts)
     known = credit(facts) or truth_underpaid(run)

@@ -116,6 +116,12 @@ NOT_TRIED = Variant(name="one_gpu", title="the engine on one GPU", error="one GP
 ADDS = OperationGap(name="attention", layer=3, max_diff=0.02, scale=0.5, input_equal=True)
 FOLLOWS = OperationGap(name="o_proj", layer=3, max_diff=0.03, scale=0.5, own_max_diff=0.0)
 
+TWICE = run(
+    lambda step: 0.15,
+    settings=curves.HOT,
+    training__rollout_log_probs_slope=lambda step: 1.426,
+    training__rollout_log_probs_corr=lambda step: 0.998,
+)
 AFTER_FIRST = run(
     lambda step: 0.007 * 1.12**step,
     training__rollout_log_probs_diff_first=lambda step: 1e-7,
@@ -190,6 +196,7 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     ),
     "DRF005": (
         ONE_SIDED,
+        TWICE,
         CUT,
         BENT,
         run(lambda step: 0.1, settings=curves.HOT, only=(curves.LOG, "training/rollout_actor_probs_pearson_corr"),

@@ -158,9 +158,11 @@ def rank_is_lost_on_the_wire(module: Any, rank: int) -> None:
 
 
 def _zeroed(module: Any, name: str, rank: int) -> None:
-    def reduced(real: Any, self: Any, output: Any, given: Any, *args: Any, **more: Any) -> Any:
-        sent = given * 0 if module.dist.get_rank() == rank else given
-        return real(self, output, sent, *args, **more)
+    def reduced(
+        real: Any, self: Any, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False
+    ) -> Any:
+        sent = input_tensor * 0 if module.dist.get_rank() == rank else input_tensor
+        return real(self, output_tensor, sent, group, op, async_op)
 
     wrap(module.TimedReduceScatter, name, reduced)
 
