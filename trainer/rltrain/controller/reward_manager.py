@@ -63,6 +63,13 @@ class RewardManager:
         """The scores of `results`."""
         return [result.score for result in self.results(samples)]
 
+    @property
+    def is_rules_alone(self) -> bool:
+        """No function of the user's, no model, no term of length: a text is scored again for nothing."""
+        model = self._config.reward_model
+        others = self._config.custom_reward_function.path or self._model_scores or model.overlong_buffer.enable
+        return bool(model.rules) and not others
+
     def _with_length(self, batch: Batch, results: list[RewardResult]) -> list[RewardResult]:
         buffer = self._config.reward_model.overlong_buffer
         if not buffer.enable:

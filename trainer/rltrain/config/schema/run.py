@@ -59,7 +59,7 @@ class TrainerConfig(Section):
     """Steps between samples written; -1: never."""
     num_log_samples: int = Field(default=8, ge=0)
     verify_weight_sync: bool = False
-    """Compare checksums of the engine's weights with the actor's after each sync."""
+    """Compare checksums of the engine's weights with those of the actor's own parameters after each sync."""
     audit: bool = True
     """Write the audit record of each step."""
     capsule_steps: tuple[int, ...] | None = None

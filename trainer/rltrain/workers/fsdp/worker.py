@@ -22,7 +22,7 @@ from rltrain.cluster.host import SHM_PREFIX
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import UserError
 from rltrain.rewards.model import Conversation, RewardModel
-from rltrain.workers.fsdp import actor, critic, models, sft, state, weights
+from rltrain.workers.fsdp import actor, critic, held, models, sft, state, weights
 from rltrain.workers.fsdp.build import FILES, Weights, reshard
 from rltrain.workers.fsdp.capture import Capture, Captured
 from rltrain.workers.fsdp.export import export
@@ -36,7 +36,7 @@ from rltrain.workers.fsdp.rank import RankInfo, connect, derive_seed, disconnect
 from rltrain.workers.fsdp.sharded_model import ShardedModel
 from rltrain.workers.fsdp.watch import UNWATCHED
 from rltrain.workers.sync.broadcast import Address
-from rltrain.workers.sync.checksum import checksum
+from rltrain.workers.sync.checksum import Piece, checksum
 from rltrain.workers.sync.publisher import Publisher
 from rltrain.workers.sync.transport import Descriptor
 
@@ -179,6 +179,7 @@ class TrainWorker:
         self._sft, comm = None, self._models["actor"].gradient_comm
         if comm is not None:
             comm.take_s()  # belongs to no update
+            comm.take_traffic()
         if "ref" not in self._models:
             return
         source, target = self._models["actor"].model, self._models["ref"].model
@@ -232,9 +233,13 @@ class TrainWorker:
         """SHA-256 of the tokens that this rank learnt from in the last update; "" before the first. Not collective."""
         return self._learnt
 
-    def optimizer_steps(self) -> int:
-        """Steps that the actor's optimizer has taken since the run began, before a resume too. Not collective."""
-        return self._models["actor"].trainer().num_steps
+    def optimizer_steps(self) -> tuple[int, int]:
+        """Steps of the actor's optimizer since the run began, before a resume too: counted here, and by itself.
+
+        Not collective.
+        """
+        stepper = self._models["actor"].trainer()
+        return stepper.num_steps, stepper.remembered_steps()
 
     def weight_manifest(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
         """Name, shape and dtype of what `full_weights` yields, in its order. Not collective."""
@@ -255,9 +260,14 @@ class TrainWorker:
         """Gather bucket INDEX and offer it."""
         return self._sending().publish_bucket(index)
 
-    def finish_publish(self) -> dict[str, str]:
-        """End a sync: free the buffers, and give the checksums of what was sent, if asked for."""
-        return self._sending().finish_publish()
+    def finish_publish(self) -> dict[str, Piece]:
+        """End a sync: free the buffers. With `trainer.verify_weight_sync` what `weight_pieces` gives, else nothing."""
+        self._sending().finish_publish()
+        return self.weight_pieces() if self._config.trainer.verify_weight_sync else {}
+
+    def weight_pieces(self) -> dict[str, Piece]:
+        """This rank's share of the checksums of the actor's weights, as engines should hold them. Not collective."""
+        return held.pieces(self._models["actor"].model, self._rollout_dtype())
 
     def _sending(self) -> Publisher:
         if self._publisher is None:
