@@ -33,7 +33,9 @@ def _judged(facts: Facts, name: str, expected: str, when: str = "") -> Verdict:
     open_ones = [proof for proof, link in found if link.status == "unknown"]
     count = sum(link.compared for link in judged)
     words = f"{count} numbers of {len(judged)} steps are the same" if len(judged) > 1 else f"{count} are the same"
-    return passed(f"{words}; not judged: {_steps(open_ones)}" if open_ones else words)
+    notes = dict.fromkeys(link.said for link in judged if link.said)
+    left = [f"not judged: {_steps(open_ones)}"] if open_ones else []
+    return passed("; ".join((words, *notes, *left)))
 
 
 def _different(
