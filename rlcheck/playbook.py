@@ -69,7 +69,8 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     def harm(self) -> str:
         """What it may destroy, in words; "" where it is safe."""
         as_root = "changes the machine" if self.needs_root and self.kind != "look" else ""
-        return self.destroys or ", ".join(deed.words for deed in self.deeds) or as_root
+        own = self.destroys if self.destroys[1:2].isupper() else self.destroys[:1].lower() + self.destroys[1:]
+        return own or ", ".join(deed.words for deed in self.deeds) or as_root
 
 
 class Source(Struct, frozen=True, forbid_unknown_fields=True):

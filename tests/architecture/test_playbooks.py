@@ -127,7 +127,7 @@ def test_fixes_are_what_they_say(playbook: Playbook) -> None:
         assert (fix.kind == "advice") == (not fix.command), f"{fix.title}: advice has no command, all others have one"
         assert fix.kind != "look" or fix.safety == "safe", f"{fix.title}: what only looks harms nothing"
         assert fix.kind != "package" or fix.safety == "unsafe", f"{fix.title}: installing packages is not safe"
-        assert not re.match(r"(nothing|none|no)\b", fix.destroys), f"{fix.title}: that is a caution"
+        assert not re.match(r"(?i)(nothing|none|no)\b", fix.destroys), f"{fix.title}: that is a caution"
         if fix.kind == "env":
             assert all(ENVIRONMENT.fullmatch(line) for line in fix.command.strip().splitlines()), fix.command
         assert not ROUTINE_HARM.search(fix.command), f"{fix.title}: {fix.command}"
