@@ -43,6 +43,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     checks of its playbook find, and not what the others do, names them in `checks`. A command of kind `look`
     changes nothing. Nobody labels a fix: `safety` follows from its words (`rlcheck.harm`) and from what it `destroys`,
     where they do not say it (it follows "unsafe:"). `caution` is what to know of a safe one (it follows "safe, but").
+    One whose value is an example, or whose title asks for a step before it, is done `by_hand`: `--fix` only shows it.
     """
 
     title: str
@@ -51,6 +52,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     command: str = ""
     destroys: str = ""
     caution: str = ""
+    by_hand: bool = False
     field: str = ""
     value: str = ""
     checks: tuple[str, ...] = ()
@@ -223,6 +225,7 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
         destroys=_in_words(filled.harm, params),
         caution=_in_words(recipe.caution, params),
         complete=complete and all(name in params for name in _PARAMETER.findall(recipe.title)),
+        by_hand=recipe.by_hand,
     )
 
 
