@@ -40,10 +40,11 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
     A fix of kind `config` may name the `field` of a run that it sets (`rollout.gpu_memory_utilization`) and its
     `value`; with the run's config at hand, its command becomes that framework's own override. One that fixes what some
-    checks of its playbook find, and not what the others do, names them in `checks`. A command of kind `look`
-    changes nothing. Nobody labels a fix: `safety` follows from its words (`rlcheck.harm`) and from what it `destroys`,
-    where they do not say it (it follows "unsafe:"). `caution` is what to know of a safe one (it follows "safe, but").
-    One whose value is an example, or whose title asks for a step before it, is done `by_hand`: `--fix` only shows it.
+    checks of its playbook find, and not what the others do, names them in `checks`, one for what only a log shows says
+    `logs`. A command of kind `look` changes nothing. Nobody labels a fix: `safety` follows from its words
+    (`rlcheck.harm`) and from what it `destroys`, where they do not say it (it follows "unsafe:"). `caution` is what to
+    know of a safe one (it follows "safe, but"). One whose value is an example, or that something has to come
+    before, is done `by_hand`: `--fix` only shows it.
     """
 
     title: str
