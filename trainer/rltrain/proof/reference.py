@@ -124,6 +124,7 @@ class Reference:
             for place, values in enumerate(stat(model, tokens)):
                 if len(found) <= place:
                     found = (*found, torch.full(shape, torch.nan, dtype=torch.float64))
+                found[place][row] = 0.0
                 found[place][row, : len(values)] = values.double()
         if not found:
             raise Unknown("the capsule has no rows")
