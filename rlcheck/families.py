@@ -83,6 +83,10 @@ _TABLE = (
     Family("DRF", "drift", "Rollout against training", "", (Section("drift", "drift"),), shown_by=("drift",),
            also_in=("run",),
            about="what the engine computes against what training computes"),
+    Family("STP", "step", "One step, proven", "smoke", (Section("step", "step"),), shown_by=("step",),
+           also_in=("run",),
+           about="one training step, recomputed from its capsule: prompts, answers, log-probabilities, rewards, "
+                 "advantages, loss, gradient, optimizer, weights in the engine"),
     Family("RUN", "run", "Health of a run", "smoke",
            (Section("smoke", "preflight --smoke"), Section("run", "run")), shown_by=("smoke", "run"),
            about="one real training step; the health of a run from its curves"),

@@ -56,6 +56,7 @@ COMMANDS: dict[str, type[Any]] = {
     "rollout": configs.RolloutRequest,
     "drift": configs.DriftRequest,
     "run": records.RunRequest,
+    "step": records.StepRequest,
     "preflight": configs.PreflightRequest,
     "diagnose": records.DiagnoseRequest,
     "collect": machines.CollectRequest,

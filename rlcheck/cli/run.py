@@ -13,7 +13,7 @@ from rlcheck.cli.facts_files import document, recorded_with
 from rlcheck.cli.front_door import Examination, begin
 from rlcheck.cli.requests.records import RunRequest
 from rlcheck.errors import UserError
-from rlcheck.facts.base import known
+from rlcheck.facts.base import absent, known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.run import RunFacts
 from rlcheck.finding import Report
@@ -111,7 +111,10 @@ def _recorded(request: RunRequest) -> tuple[Facts, ...]:
 def _read(target: str) -> Facts:
     """A document with what the run at `target` has left."""
     from rlcheck.measure.run.read import read_training
+    from rlcheck.measure.step import proven_before
 
     if not target:
         raise UserError("give a RUN_DIR: the directory of a run, a metrics file, or --facts RECORD")
-    return document(run=known(read_training(Path(target))))
+    training, proven = read_training(Path(target)), proven_before(Path(target))
+    step = absent("no step was proven; rlcheck step RUN_DIR does it") if proven is None else known(proven)
+    return document(run=known(training), step=step)

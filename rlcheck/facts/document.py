@@ -31,6 +31,7 @@ from rlcheck.facts.reach import ReachFacts
 from rlcheck.facts.rollout import RolloutFacts
 from rlcheck.facts.run import RunFacts
 from rlcheck.facts.smoke import SmokeFacts
+from rlcheck.facts.step import StepFacts
 from rlcheck.facts.system import SystemFacts
 
 SCHEMA_VERSION = "2.0"
@@ -66,6 +67,7 @@ class Facts(Struct, frozen=True):
     smoke: Fact[SmokeFacts] = Fact()
     run: Fact[RunFacts] = Fact()
     drift: Fact[DriftFacts] = Fact()
+    step: Fact[StepFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
 

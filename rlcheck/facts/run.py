@@ -67,6 +67,10 @@ class AuditStep(Struct, frozen=True):
     """The same sample, scored again."""
     recomputed_max_diff: float | None = None
     """Largest change of a log-probability when rows were read again one at a time."""
+    adam_steps: int = -1
+    """Steps by the count in the optimizer's own state, which its moments were made of."""
+    truths: tuple[tuple[str, float], ...] = ()
+    """Ground truths that were scored as answers, and what each earned."""
 
 
 class RunFacts(Struct, frozen=True):

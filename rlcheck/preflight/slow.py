@@ -23,6 +23,8 @@ from rlcheck.measure.collectives.measuring import measure
 from rlcheck.measure.collectives.plan import Request as Collectives
 from rlcheck.measure.plugin import ProbeFailed, decoded, run_probe
 from rlcheck.measure.rollout.bridge import STAGE_S, examine_engine, failure_of, is_readable
+from rlcheck.measure.step import HEAD, prove
+from rlcheck.measure.step import STAGE_S as PROOF_S
 from rlcheck.preflight.links import several_nodes
 from rlcheck.preflight.state import Request, State, known_head
 
@@ -116,7 +118,8 @@ def smoke(request: Request, state: State, awaited: Awaited) -> None:
     if not is_readable(request.source):
         state.learn(smoke=absent("the step needs a recipe or a YAML file; a pasted line or a script has none"))
         return
-    job = {"source": request.source, "overrides": list(request.overrides), "directory": _below(state, "smoke")}
+    directory = _below(state, "smoke")
+    job = {"source": request.source, "overrides": list(request.overrides), "directory": directory}
     began = time.monotonic()
     try:
         found = run_probe(
@@ -133,6 +136,22 @@ def smoke(request: Request, state: State, awaited: Awaited) -> None:
         seconds = round(time.monotonic() - began, 1)
         facts = SmokeFacts(target=request.source, stages=stages, seconds=seconds, failure=failure_of(error))
     state.learn(smoke=made_safe("smoke", known(facts)))
+    _prove(request, state, Path(directory) / "run" / "capsules", awaited)
+
+
+def _prove(request: Request, state: State, capsules: Path, awaited: Awaited) -> None:
+    """Recompute the step, where its run has kept a capsule: that of a small model."""
+    kept = list(capsules.glob(f"step_*/{HEAD}"))
+    if not kept:
+        state.learn(step=absent("the trial step kept no capsule: its model is too large to be kept whole"))
+        return
+    found = prove(
+        [head.parent for head in kept],
+        python=request.context.python,
+        stage_s=request.limit_s(PROOF_S),
+        on_stage=lambda stage: awaited.on(f"the proof of the step: {stage}"),
+    )
+    state.learn(step=made_safe("step", known(found)))
 
 
 def _one_step(request: Request) -> str:

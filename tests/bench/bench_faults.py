@@ -1,6 +1,6 @@
 """Runs of the toy recipes with real mistakes in them, and whether `rlcheck run` names each mistake first.
 
-    python tests/bench/bench_faults.py [--only NAME ...] [--skip-extra] [--dir DIR] [--judge-only] [--list]
+    python tests/bench/bench_faults.py [--only NAME ...] [--skip-extra] [--subtle] [--dir DIR] [--judge-only] [--list]
 
 Each fault is a run of 30 steps (a minute on two otherwise idle CPU cores); DIR keeps the runs, and one that is whole
 is not made again. Exits with 1 if fewer than 90 % of the faults have the right finding first, or a healthy run fails.
@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.bench.faults.table import FAULTS, HEALTHY, Fault  # noqa: E402
+from tests.bench.faults.table import FAULTS, HEALTHY, SUBTLE, SUBTLE_HEALTHY, Fault  # noqa: E402
 
 INJECT = Path(__file__).parent / "faults" / "inject"
 RLTRAIN = (sys.executable, "-m", "rltrain")
@@ -146,12 +146,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="names, as --list has them")
     parser.add_argument("--skip-extra", action="store_true", help="one run for each fault, no variants")
+    parser.add_argument(
+        "--subtle", action="store_true", help="the faults of tests/bench/faults/subtle.py in place of all"
+    )
     parser.add_argument("--dir", type=Path, help="where the runs stay; default: a directory that is removed")
     parser.add_argument("--judge-only", action="store_true", help="take the runs that are in DIR, make none")
     parser.add_argument("--make-only", action="store_true", help="make the runs, judge none")
     parser.add_argument("--list", action="store_true", help="name the faults")
     options = parser.parse_args()
-    chosen = [fault for fault in (*FAULTS, *HEALTHY) if not options.only or fault.name in options.only]
+    known = (*SUBTLE, *SUBTLE_HEALTHY) if options.subtle else (*FAULTS, *HEALTHY)
+    chosen = [fault for fault in known if not options.only or fault.name in options.only]
     chosen = [fault for fault in chosen if not (options.skip_extra and fault.extra)]
     if options.list:
         for fault in chosen:

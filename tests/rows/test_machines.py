@@ -64,7 +64,8 @@ def test_an_old_editable_install_before_the_installed_package(tmp_path: Path) ->
     second = installed_verl(tmp_path / "release", "0.9.1", {"RECORD": "verl/__init__.py,,\n"})
     write_tree(second, {"verl/__init__.py": ""})
     done = rlcheck("env", "--select", "ENV028", env={"PYTHONPATH": f"{ROOT}:{old}:{first}:{second}"})
-    says_of(done, "ENV028", f"verl 0.3.0 from {old} and verl 0.9.1 in {second}", "pip install --force-reinstall verl")
+    fix = "pip install --force-reinstall --no-deps verl"
+    says_of(done, "ENV028", f"verl 0.3.0 from {old} and verl 0.9.1 in {second}", fix)
 
 
 def installed_verl(site: Path, version: str, files: dict[str, str]) -> Path:

@@ -220,7 +220,7 @@ def _devices_used(run: CollectiveFacts) -> dict[str, set[str]]:
     return {node: found for node, found in used.items() if node and found}
 
 
-@check("NCL050", "Network cards reach GPU memory directly", needs=_NEEDS, playbook="nccl-gdr-unused",
+@check("NCL050", "Network cards reach GPU memory directly", needs=_NEEDS, playbook="gpudirect-rdma",
        caused_by=("NCL045",),
        problem="Network cards do not reach GPU memory directly")  # fmt: skip
 def gdr_used(facts: Facts) -> Verdict:

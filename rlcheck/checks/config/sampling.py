@@ -145,7 +145,7 @@ def makes_room(facts: Facts) -> Verdict:
     return conclude(run, [Case("info", "rollout.sleeps", "free_cache_engine=true", found, to=True)], "")
 
 
-@check("CFG064", "Sleep and the allocator's settings go together", needs=("config",), playbook="run-sleep",
+@check("CFG064", "Sleep and the allocator's settings go together", needs=("config",), playbook="expandable-segments",
        problem="Sleep mode and the allocator's settings exclude each other")  # fmt: skip
 def expandable_segments(facts: Facts) -> Verdict:
     """Looks for expandable segments, in the config's environment for workers or here, beside an engine that sleeps.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rlcheck.check import Verdict, check, fail, passed, skip, unknown, warn
 from rlcheck.checks.drift.equal import OWN_TEMPLATE
 from rlcheck.checks.drift.growth import growth
@@ -21,11 +23,11 @@ from rlcheck.checks.drift.reading import (
     temperature_of,
     two_dtypes,
 )
-from rlcheck.checks.drift.start import Start, is_bent, rounding_reaches, start
+from rlcheck.checks.drift.start import Start, is_bent, rounding_reaches, runs_off, start
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
 from rlcheck.facts.document import Facts
 from rlcheck.facts.run import RunFacts
-from rlcheck.measure.drift.bands import band
+from rlcheck.measure.drift.bands import band, number
 from rlcheck.measure.run.look import charted, median
 
 _LENGTH = "training/rollout_prompt_length_diff"
@@ -96,7 +98,7 @@ def _by_tokens(run: RunFacts) -> tuple[str, str]:
 
 
 @check("DRF005", "Log-probabilities are of the distribution that was sampled", needs=NEEDS,
-       playbook="drift-other-distribution", caused_by=("DRF004",),
+       playbook="drift-other-distribution", caused_by=("DRF004", "RUN057"),
        problem="Log-probabilities are of another distribution than the one sampled")  # fmt: skip
 def distribution_is_the_sampled_one(facts: Facts) -> Verdict:
     """Both sides give log-probabilities of the distribution that tokens were drawn from: same temperature, same cut.
@@ -119,12 +121,15 @@ def distribution_is_the_sampled_one(facts: Facts) -> Verdict:
     if begun.kind not in ("misreported", "truncated", "temperature"):
         return _no_distribution(run, found, begun)
     text, override = _distribution(run, found, begun)
+    params = {"override": override, "cut": "temperature, top_p or top_k", "whose": "the rollout"}
+    if not override:
+        params = {"factor": f"{begun.ratio or 1.0:.3g}"}
     return fail(
         "log-probabilities of the sampled distribution",
         text,
         details=(charted(found.label, found.curve), *drawn(run, K1, K3, SLOPE, LOG_CORR)),
         evidence=(proof(found.name, found.written(begun.first), found.curve.steps[0], run.last_step),),
-        params={"override": override, "cut": "temperature, top_p or top_k", "whose": "the rollout"},
+        params=params,
     )
 
 
@@ -149,11 +154,16 @@ def _distribution(run: RunFacts, found: Series, begun: Start) -> tuple[str, str]
     if begun.ratio is None:
         override = _uncut(run) if is_truncated(run) else _WHOLE
         return f"both sides' are alike but apart from the first step on{at}: {_apart(run, found, begun)}", override
-    return (
-        f"the actor's spread {begun.ratio:.2f} times as wide as the engine's, in one line{at}: "
-        "only one side divides by the temperature, or each by another",
-        _WHOLE,
-    )
+    wide = f"the actor's spread {begun.ratio:.2f} times as wide as the engine's, in one line{at}"
+    if temperature and _is_near(begun.ratio * temperature):
+        said = f"that is 1 / {temperature:g}: training divides by the temperature twice, or the engine samples without"
+        return f"{wide}: {said}", ""
+    return f"{wide}: only one side divides by the temperature, or each by another", _WHOLE
+
+
+def _is_near(ratio: float) -> bool:
+    """RATIO is 1, as far as spreads say."""
+    return abs(math.log(ratio)) < number("temperature_ratio")
 
 
 def _apart(run: RunFacts, found: Series, begun: Start) -> str:
@@ -174,7 +184,7 @@ def _uncut(run: RunFacts) -> str:
 
 
 @check("DRF006", "Engine and training compute as precisely as configured", needs=NEEDS,
-       playbook="drift-imprecise", caused_by=("DRF004", "DRF005"))  # fmt: skip
+       playbook="drift-imprecise", caused_by=("DRF004", "DRF005", "DRF009", "RUN057"))  # fmt: skip
 def both_are_precise(facts: Facts) -> Verdict:
     """Drift at the first step, with the same weights on both sides, is no larger than the dtypes explain.
 
@@ -199,6 +209,8 @@ def both_are_precise(facts: Facts) -> Verdict:
     size = max(begun.first, begun.size)
     if begun.kind == "unclear" and size > rounding_reaches(found):
         return skip(f"{found.said(size)} is more than rounding to 16 bits can make: it has another cause")
+    if begun.kind == "unclear" and runs_off(run, found):
+        return skip("it grows, or the two sides cease to correlate, as rounding does not: it has another cause")
     if begun.kind != "imprecise":
         return skip("the drift that there is comes from something else")
     if growth(run).kind not in ("none", "unclear"):

@@ -26,6 +26,7 @@ MISMATCH = "training/rollout_prompt_mismatch"
 STALENESS = "training/policy_staleness/mean"
 LOG_CORR, SLOPE = "training/rollout_log_probs_corr", "training/rollout_log_probs_slope"
 PROB_CORR = "training/rollout_actor_probs_pearson_corr"
+FIRST_TOKEN, LAST_TOKEN = (f"training/rollout_log_probs_diff_{end}" for end in ("first", "last"))
 DRIFT_METRICS = (LOG_DIFF, K3, PROB_DIFF)
 _MEAN_OF_NORMAL = math.sqrt(2 / math.pi)
 """Mean absolute value of a normal distribution with variance 1."""

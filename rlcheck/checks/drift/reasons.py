@@ -7,7 +7,7 @@ from rlcheck.checks.drift.equal import prompts_explain
 from rlcheck.facts.base import need, value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.drift import DriftFacts, Gap, OperationGap, Variant
-from rlcheck.measure.drift.bands import band, coarser, dtype_name, explained
+from rlcheck.measure.drift.bands import FLOAT32, band, coarser, dtype_name, explained, number
 
 _STEMS = ("DRF020", "DRF021", "DRF022")
 _TRAINING = {
@@ -57,7 +57,7 @@ def distributions_are_the_same(facts: Facts) -> Verdict:
 
 
 @check("DRF024", "Rounding explains the gap that is left", needs=("drift.gap",), playbook="drift-imprecise",
-       caused_by=(*_STEMS, "DRF023"),
+       caused_by=(*_STEMS, "DRF023", "DRF028"),
        problem="Rounding does not explain the gap that is left")  # fmt: skip
 def rounding_explains_it(facts: Facts) -> Verdict:
     """With equal weights, prompts and conventions, the gap is no larger than the dtypes' rounding.
@@ -65,7 +65,7 @@ def rounding_explains_it(facts: Facts) -> Verdict:
     What it does:
         Holds the mean difference of log-probabilities against what the coarser of the two dtypes explains. Where it is
         more, changes one thing at a time (dtype of the logits, attention, graphs, caches, batch, parallel sizes) and
-        names the change that takes the gap away, as overrides.
+        names the change that takes the gap away, as overrides, or else the operation that is wrong.
 
     Why it matters:
         A gap above rounding is a defect of a kernel or a setting that can be fixed; importance sampling only
@@ -83,6 +83,8 @@ def rounding_explains_it(facts: Facts) -> Verdict:
     if any(variant.removes and variant.family == "wrong" for variant in variants):
         return skip("the gap is one of convention or of prompts, not of rounding")
     text, params = _mended_by([variant for variant in variants if variant.family != "wrong"], gap)
+    if not params:
+        text += _where(drift)
     say = fail if size > band(dtype, drift.device).log_probs[1] else warn
     return say(
         f"mean |log p| difference at most {most:.2g} ({dtype})",
@@ -91,6 +93,26 @@ def rounding_explains_it(facts: Facts) -> Verdict:
         evidence=(evidence("drift.gap.log_probs_diff_mean", f"{size:.3g}", f"{gap.num_tokens} tokens"),),
         params=_same_dtype(drift) | params,
     )
+
+
+def _where(drift: DriftFacts) -> str:
+    """The operation that is wrong by more than rounding, or how to find it."""
+    found = value_or(drift.operations, ())
+    if not found:
+        return "; rlcheck drift CONFIG --operations says which operation of the model it enters at"
+    worst = max(found, key=_share)
+    return f"; {_words(worst)} is no rounding (DRF028)" if _share(worst) > _most_of_one(drift) else ""
+
+
+def _most_of_one(drift: DriftFacts) -> float:
+    """What rounding makes an operation differ by itself, as a share of its usual value."""
+    exact = coarser(drift.rollout_dtype, drift.train_dtype) == FLOAT32
+    return number("operation_share" if exact else "operation_share_16_bits")
+
+
+def _share(each: OperationGap) -> float:
+    """What it adds by itself, as a share of its usual value."""
+    return _own(each) / each.scale if each.scale else 0.0
 
 
 def _same_dtype(drift: DriftFacts) -> dict[str, str]:
@@ -158,7 +180,8 @@ def operations_are_equal(facts: Facts) -> Verdict:
 
     What it does:
         Records the output of each operation on both sides, in the order of computation, and names the first one that
-        differs although its inputs are equal, and those that add most by themselves.
+        differs although its inputs are equal, and those that add most by themselves. Fails where one adds more than
+        rounding does: 1 % of its usual value in float32.
 
     Why it matters:
         Only where nothing differs is a run truly on policy. Otherwise this says which kernel to look at.
@@ -179,6 +202,16 @@ def operations_are_equal(facts: Facts) -> Verdict:
         text += f"; the mode makes the engine agree with itself only: training computes {_place(first)} otherwise"
         return warn("equal outputs in batch-invariant mode", text, details=details,
                     evidence=(evidence("drift.operations", first.name, "one sequence on both sides"),))  # fmt: skip
+    share = _most_of_one(drift)
+    wrong = [each for each in enters if _share(each) > share]
+    if wrong:
+        return fail(
+            f"operations that differ by less than {share:.0%} of their usual value by themselves",
+            f"{len(wrong)} of {len(found)} differ by more, the first is {_words(wrong[0])}: no rounding makes that",
+            headline=f"The two sides compute {_place(wrong[0])} differently",
+            details=details,
+            evidence=(evidence("drift.operations", wrong[0].name, "one sequence on both sides"),),
+        )
     return info(text, details=details)
 
 

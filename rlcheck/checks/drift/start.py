@@ -6,6 +6,7 @@ import math
 from typing import Literal, NamedTuple
 
 from rlcheck.checks.drift.reading import (
+    FIRST_TOKEN,
     LOG_CORR,
     MISMATCH,
     PROB_CORR,
@@ -25,7 +26,17 @@ from rlcheck.measure.drift.bands import FLOAT32, number
 from rlcheck.measure.run.look import median, value_at
 
 Kind = Literal[
-    "none", "prompts", "misreported", "truncated", "temperature", "weights", "part", "other", "imprecise", "unclear"
+    "none",
+    "prompts",
+    "positions",
+    "misreported",
+    "truncated",
+    "temperature",
+    "weights",
+    "part",
+    "other",
+    "imprecise",
+    "unclear",
 ]
 _ONE_LINE, _EXACT_LINE = 0.97, 0.998
 """Correlation of sides that differ by rounding only: float8 included; of a float32 run, in which one side rounds as
@@ -79,6 +90,8 @@ def _kind(
         return "prompts"
     if only_first:
         return "weights"
+    if is_after_first(run, found):
+        return "positions"
     # Rounding may be biased, too, but is small.
     size = max(found.curve.values[0], median(found.curve.values) or 0.0)
     if estimators is not None and size > found.problem:
@@ -102,7 +115,7 @@ def _rounding_or_else(run: RunFacts, found: Series, corr: float | None) -> Kind:
     usual_size = median(found.curve.values) or 0.0
     too_large = found.curve.values[0] > reach or (not exact and usual_size > rounding_reaches(found))
     if not too_large and (corr is None or corr > line):
-        return "imprecise"
+        return "unclear" if runs_off(run, found) else "imprecise"
     # Nearly one line, and too far apart for rounding: no proof of other tokens or other weights.
     if corr is None or corr > line:
         return "unclear"
@@ -110,6 +123,25 @@ def _rounding_or_else(run: RunFacts, found: Series, corr: float | None) -> Kind:
         return "weights" if corr < _UNLIKE else "other"
     # The run compares prompt tokens itself, and they are equal: only the weights are left.
     return "weights" if corr < _ALIKE else "part"
+
+
+def is_after_first(run: RunFacts, found: Series) -> bool:
+    """The first token of each answer agrees to rounding, and what follows does not: one prompt, weights and head."""
+    firsts = curve_of(run, FIRST_TOKEN)
+    size = median(found.curve.values) or 0.0
+    if firsts is None or not found.is_log or min(found.curve.values[0], size) <= found.problem:
+        return False
+    least = median(firsts.values) or 0.0
+    return least <= found.healthy and least < number("first_token_share") * size
+
+
+def runs_off(run: RunFacts, found: Series) -> bool:
+    """It grows many-fold, or the two sides stop to correlate: rounding does neither."""
+    first, usual = found.curve.values[0], median(found.curve.values) or 0.0
+    corrs = curve_of(run, LOG_CORR, PROB_CORR)
+    lowest = median(sorted(corrs.values)[: max(1, len(corrs.values) // 5)]) if corrs is not None else None
+    grown = usual > number("rounding_growth") * first and usual > found.problem
+    return grown or (lowest is not None and lowest < number("min_corr"))
 
 
 def rounding_reaches(found: Series) -> float:

@@ -27,7 +27,7 @@ _OWN = ("rltrain", "")
 
 
 @check("DRF001", "The engine takes the actor's new weights", needs=NEEDS, playbook="drift-weights-not-taken",
-       problem="The engine does not get the actor's new weights")  # fmt: skip
+       caused_by=("RUN057",), problem="The engine does not get the actor's new weights")  # fmt: skip
 def weights_are_taken(facts: Facts) -> Verdict:
     """After each update the engine samples with the new weights.
 
@@ -59,7 +59,7 @@ def weights_are_taken(facts: Facts) -> Verdict:
 
 
 @check("DRF002", "The engine takes all of the weights", needs=NEEDS, playbook="drift-weights-not-taken",
-       caused_by=("DRF001", "RUN022"),
+       caused_by=("DRF001", "RUN022", "RUN057"),
        problem="The engine does not take all of the weights")  # fmt: skip
 def weights_are_all_taken(facts: Facts) -> Verdict:
     """After each update all weights of the engine are the new ones.
@@ -108,7 +108,7 @@ def weights_are_all_taken(facts: Facts) -> Verdict:
 
 
 @check("DRF003", "The engine's weights are those of the last step", needs=NEEDS, playbook="drift-weights-late",
-       caused_by=("DRF001", "DRF002"))  # fmt: skip
+       caused_by=("DRF001", "DRF002", "RUN057"))  # fmt: skip
 def weights_are_of_the_last_step(facts: Facts) -> Verdict:
     """Samples come from the weights of the last update, or from as old ones as the config allows.
 

@@ -45,7 +45,7 @@ class Held(NamedTuple):
 
 
 @check("DRF007", "Engine and training agree over the whole run", needs=NEEDS, playbook="rollout-and-training-differ",
-       caused_by=(*NUMBERS, *DRIFT, *STEPS),
+       caused_by=(*NUMBERS, "RUN057", *DRIFT, *STEPS),
        problem="Engine and training do not agree over the run")  # fmt: skip
 def sides_agree(facts: Facts) -> Verdict:
     """The engine's and the actor's probabilities of the sampled tokens stay within the band of their dtypes.

@@ -155,18 +155,18 @@ def _policy_stays(run: RunFacts) -> Verdict:
 
 
 @check("RUN056", "The audit record adds up", needs=NEEDS, playbook="audit-does-not-add-up",
-       caused_by=("DRF001", "DRF002", "DRF003", "DRF004", "DRF005", "RUN040"))  # fmt: skip
+       caused_by=("DRF004", "RUN040"))  # fmt: skip
 def audit_adds_up(facts: Facts) -> Verdict:
     """Checks the sums that the audit record makes possible.
 
     What it does:
-        Fails when the loss counted other than the generated tokens times the epochs. Warns when a sample that was
-        scored again earned something else, when log-probabilities that were read again one row at a time differ by
-        more than the training dtype explains, and when the optimizer's count does not rise by as many in each step.
+        Fails when the loss counted other than the generated tokens times the epochs, and when the optimizer's state
+        counts fewer steps than were taken. Warns when a sample that was scored again earned something else, and when
+        the count of steps does not rise.
 
     Why it matters:
-        Each is a silent fault: tokens lost or counted twice, a reward that depends on chance, rows of a packed batch
-        that see each other.
+        Each is a silent fault: tokens lost or counted twice, a reward that depends on chance, an optimizer that forgets
+        its moments.
     """
     run = run_of(facts)
     if why_missing(run.audit) is not None:
@@ -175,11 +175,11 @@ def audit_adds_up(facts: Facts) -> Verdict:
     if not audit:
         return skip("the audit record is empty")
     epochs = number_setting(run, "actor_rollout_ref.actor.ppo_epochs") or 1
-    for look in (_tokens(epochs), _recomputed(run), _scores, _counts):
+    for look in (_tokens(epochs), _scores, _forgets, _counts):
         verdict = look(audit)
         if verdict is not None:
             return verdict
-    return passed(f"{len(audit)} records: tokens, scores, log-probabilities and counts agree")
+    return passed(f"{len(audit)} records: tokens, scores and counts agree")
 
 
 def _absence(run: RunFacts) -> str:
@@ -212,26 +212,6 @@ def _rows(wrong: list[AuditStep]) -> tuple[str, ...]:
     )
 
 
-def _recomputed(run: RunFacts) -> Callable[[tuple[AuditStep, ...]], Verdict | None]:
-    dtype = str(setting(run, "actor_rollout_ref.actor.fsdp_config.dtype") or "bfloat16")
-    most = limit("recomputed_float32" if dtype in ("float32", "fp32") else "recomputed_16_bits")
-
-    def look(audit: tuple[AuditStep, ...]) -> Verdict | None:
-        told = [one for one in audit if one.recomputed_max_diff is not None]
-        wrong = [one for one in told if (one.recomputed_max_diff or 0.0) > most]
-        if len(wrong) < max(1, len(told) // 4):
-            return None
-        return warn(
-            f"log-probabilities that stay within {most:g} when a row is read alone ({dtype})",
-            f"{max(one.recomputed_max_diff or 0.0 for one in wrong):.3g} at most, in {len(wrong)} of {len(told)} steps",
-            details=tuple(f"step {one.step}: {one.recomputed_max_diff:.3g}" for one in wrong[:6]),
-            evidence=(evidence("run.audit.recomputed_max_diff", wrong[0].recomputed_max_diff,
-                               steps_words(wrong[0].step, wrong[-1].step)),),
-        )  # fmt: skip
-
-    return look
-
-
 def _scores(audit: tuple[AuditStep, ...]) -> Verdict | None:
     told = [one for one in audit if one.reward is not None and one.reward_again is not None]
     wrong = [one for one in told if abs((one.reward or 0.0) - (one.reward_again or 0.0)) > limit("rescored")]
@@ -257,4 +237,21 @@ def _counts(audit: tuple[AuditStep, ...]) -> Verdict | None:
         "a count of optimizer steps that rises",
         f"{back[0].optimizer_steps} at step {back[0].step}, more before: the optimizer started again",
         evidence=(evidence("run.audit.optimizer_steps", back[0].optimizer_steps, f"step {back[0].step}"),),
+    )
+
+
+def _forgets(audit: tuple[AuditStep, ...]) -> Verdict | None:
+    """The optimizer's own count is behind that of the steps taken: its moments were thrown away in between."""
+    told = [one for one in audit if one.adam_steps >= 0 and one.optimizer_steps >= 0]
+    wrong = [one for one in told if one.adam_steps < one.optimizer_steps]
+    if len(wrong) < max(1, len(told) // 4):
+        return None
+    last = wrong[-1]
+    return fail(
+        f"an optimizer whose state was made of the {last.optimizer_steps} steps that it has taken",
+        f"{last.adam_steps} by its own count at step {last.step}, fewer than were taken in {len(wrong)} of {len(told)}"
+        " steps: its moments are thrown away, so each step is as large as the learning rate whatever the gradient",
+        headline="The optimizer forgets its moments",
+        evidence=(evidence("run.audit.adam_steps", last.adam_steps, steps_words(wrong[0].step, last.step)),),
+        params={"state": "the optimizer's state"},
     )

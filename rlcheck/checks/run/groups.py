@@ -13,6 +13,7 @@ from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, un
 from rlcheck.checks.run.behaviour import ENTROPY, REWARD
 from rlcheck.checks.run.causes import NUMBERS
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, samples_of
+from rlcheck.checks.run.repeats import repeated
 from rlcheck.checks.run.settings import override
 from rlcheck.checks.run.trend import rewards_of, wobble
 from rlcheck.facts.document import Facts
@@ -50,7 +51,8 @@ def answers_are_independent(facts: Facts) -> Verdict:
     What it does:
         Compares the share of pairs of answers that are the same with the probability of the answers, over the steps in
         which that is small. Without these metrics it looks at samples: long answers that are the same, word for word,
-        while the entropy says that they cannot be.
+        while the entropy says that they cannot be. Fails, too, when samples of equal prompts repeat those of the step
+        before, each at its own place.
 
     Why it matters:
         Two samples that share a random stream are one sample: the group is smaller than it says, its mean and spread
@@ -58,6 +60,8 @@ def answers_are_independent(facts: Facts) -> Verdict:
     """
     run = run_of(facts)
     size = number_setting(run, N)
+    if (again := repeated(run)) is not None:
+        return again
     if size == 1:
         return skip("one answer to each prompt")
     if curve_of(run, _RATIO) is None:

@@ -8,7 +8,7 @@ from rlcheck.check import Verdict, check, fail, info, passed, skip, warn
 from rlcheck.checks.run.behaviour import ENTROPY, STEP_KL, end_of, reward_move, reward_span, start_of
 from rlcheck.checks.run.causes import DRIFT, SIGNAL
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
-from rlcheck.checks.run.loss_terms import kl_sign, terms_of
+from rlcheck.checks.run.loss_terms import Terms, kl_sign, terms_of
 from rlcheck.checks.run.settings import KL_COEF, KL_IN_REWARD, KL_LOSS_COEF, LR, USE_KL_LOSS, override
 from rlcheck.checks.run.steps import largest_rate
 from rlcheck.facts.document import Facts
@@ -24,17 +24,19 @@ _PAID = {"turned": "has the wrong sign"}
 
 
 @check("RUN036", "The KL penalty pulls back", needs=NEEDS, playbook="kl-loss-sign",
-       caused_by=(*DRIFT, "RUN030"),
+       caused_by=(*DRIFT, "RUN030", "RUN057", "RUN058"),
        problem="The KL penalty does not pull back")  # fmt: skip
 def kl_penalty_sign(facts: Facts) -> Verdict:
     """Looks at the coefficient of the KL to the reference, as it is set and as it was applied.
 
     What it does:
         Fails on a negative coefficient. Where the run logs the loss and its parts, solves for the coefficient that was
-        really applied, in the whole run and in its last third, and fails when it rewards distance, or when a penalty
-        that is set is not there. For KL in the reward, compares rewards before and after it. Fails, too, when the KL
-        stays below 0, and when one that costs much still rises and the reward does not. Warns when the KL stays as
-        small as that of one update while the policy goes far: then the reference goes with it.
+        really applied, in the whole run and in its last third, and fails when it rewards distance, when a penalty
+        that is set is not there, and when it is more than twice, or less than half, of what is set. Fails on a
+        coefficient of 1 and more under which the reward does not rise. For KL in the reward, compares rewards before
+        and after it. Fails, too, when the KL stays below 0, and when one that costs much still rises and the reward
+        does not. Warns when the KL stays as small as that of one update while the policy goes far: then the reference
+        goes with it.
 
     Why it matters:
         With the wrong sign the policy is paid for leaving the reference, and does so without end.
@@ -44,7 +46,8 @@ def kl_penalty_sign(facts: Facts) -> Verdict:
         asked = number_setting(run, key)
         if asked is not None and asked < 0:
             return _set_negative(run, key, asked)
-    for found in (_below_0(run), _in_the_loss(run), _in_the_reward(run), _runs_away(run), _reference_moves(run)):
+    looks = (_below_0, _in_the_loss, _pinned, _in_the_reward, _runs_away, _reference_moves)
+    for found in (look(run) for look in looks):
         if found is not None:
             return found
     if curve_of(run, KL_LOSS, KL_PENALTY) is None:
@@ -81,6 +84,8 @@ def _in_the_loss(run: RunFacts) -> Verdict | None:
         found = f"none: actor/loss less actor/pg_loss does not hold it, {where}"
     elif sign == "wrong":
         found = f"{terms.kl:+.4g} times the KL, {where}: distance from the reference is rewarded{_growth(run)}"
+    elif asked and _is_other(terms.kl, terms.kl_error, asked):
+        return _other_weight(run, terms, terms.kl, asked)
     else:
         return None
     return fail(
@@ -89,6 +94,41 @@ def _in_the_loss(run: RunFacts) -> Verdict | None:
         details=("solved from actor/loss - actor/pg_loss, actor/kl_loss and actor/entropy_loss", *drawn(run, *_SHOWN)),
         evidence=(proof("actor/loss", f"{terms.kl:+.4g} actor/kl_loss", terms.first, terms.last),),
         params={**_PAID, **override(run, USE_KL_LOSS, "false")},
+    )
+
+
+def _is_other(found: float, error: float, asked: float) -> bool:
+    """The coefficient that was FOUND is more than twice, or less than half, what was ASKED, and that is no error."""
+    most = limit("kl_coef_factor")
+    return not asked / most <= found <= asked * most and abs(found - asked) > 3 * error
+
+
+def _other_weight(run: RunFacts, terms: Terms, found: float, asked: float) -> Verdict:
+    return fail(
+        f"a loss that holds {asked:+g} times the KL",
+        f"{found:+.4g} times the KL, {steps_words(terms.first, terms.last)}: {found / asked:.3g} times kl_loss_coef",
+        headline="The KL penalty has another weight than the config says",
+        details=("solved from actor/loss - actor/pg_loss, actor/kl_loss and actor/entropy_loss", *drawn(run, *_SHOWN)),
+        evidence=(proof("actor/loss", f"{found:+.4g} actor/kl_loss", terms.first, terms.last),),
+        params={"turned": "has another weight than kl_loss_coef"},
+    )
+
+
+def _pinned(run: RunFacts) -> Verdict | None:
+    """A weight far above all usual ones, under which the reward does not move: the policy may not leave its place."""
+    kl, (key, weight), move = curve_of(run, KL_LOSS, KL_PENALTY), _weight(run), reward_move(run)
+    if kl is None or weight is None or move is None or weight < limit("kl_coef_strong"):
+        return None
+    if move.up or len(kl.values) < limit("slow_steps"):
+        return None
+    return fail(
+        f"a {key.rpartition('.')[2]} below {limit('kl_coef_strong'):g}; 0.001 to 0.1 are usual",
+        f"{weight:g}, under which the KL stays at {end_of(kl):.2g} nats a token and the reward went from {move}: the"
+        " policy is held where its reference is",
+        headline="The KL penalty is so strong that nothing is learned",
+        details=drawn(run, *_SHOWN),
+        evidence=(proof(_name_of(run, kl), f"{end_of(kl):.3g}", kl.steps[0], kl.steps[-1]),),
+        params=override(run, key, limit("kl_coef_usual")),
     )
 
 
@@ -234,13 +274,13 @@ def _rising(curve: Curve) -> bool:
 
 
 @check("RUN037", "The KL to the reference stays in its band", needs=NEEDS, playbook="kl-explosion",
-       caused_by=(*DRIFT, *SIGNAL, "RUN010", "RUN030", "RUN031", "RUN033", "RUN036"))  # fmt: skip
+       caused_by=(*DRIFT, *SIGNAL, "RUN010", "RUN030", "RUN031", "RUN033", "RUN036", "RUN057", "RUN058"))  # fmt: skip
 def kl_in_band(facts: Facts) -> Verdict:
     """Looks at the KL between policy and reference, in the loss or in the reward.
 
     What it does:
-        Warns when the KL stays above 0.15 nats a token and still rises, and when it is above that in the first step,
-        where policy and reference should be one. Fails above 10. One below 0 is for RUN036. A KL that rises with the
+        Warns when the KL stays above 0.15 nats a token and still rises. Fails above 10. One that is there before the
+        first update is for RUN058. One below 0 is for RUN036. A KL that rises with the
         reward under a weight of 0.001 and less is information and no finding: so small a weight is meant to let it.
 
     Why it matters:
@@ -257,8 +297,6 @@ def kl_in_band(facts: Facts) -> Verdict:
     since = left_band(kl, None, high, min(3, len(kl.values)))
     if since is not None and end_of(kl) > broken:
         return _out_of_band(run, kl, name, since, "fail", f"a KL of {end_of(kl):.3g} at the end")
-    if kl.steps[0] <= 1 and kl.values[0] > high:
-        return _out_of_band(run, kl, name, kl.steps[0], "warn", f"a KL of {kl.values[0]:.3g} in the first step")
     if since is not None and end_of(kl) > high and _rising(kl):
         found = f"a KL of {end_of(kl):.3g} at the end, and rising"
         if _let_go(run):

@@ -10,6 +10,7 @@ from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown,
 from rlcheck.checks.run.behaviour import REWARD
 from rlcheck.checks.run.causes import DRIFT, NUMBERS, STEPS, WORK
 from rlcheck.checks.run.common import NEEDS, drawn, lacking, proof, run_of, samples_of, setting
+from rlcheck.checks.run.credit import credit, outdone, truth_underpaid
 from rlcheck.checks.run.likeness import Agreement, agreements, expects_text, in_place, is_letters, judged
 from rlcheck.checks.run.trend import rank_correlation, rewards_of, rise, wobble
 from rlcheck.checks.run.validation import validation, validation_rises
@@ -42,13 +43,17 @@ def right_answers_earn_more(facts: Facts) -> Verdict:
     What it does:
         Holds samples against their ground truth: what is nearer to it must not earn less. Compares the shape of
         advantages with that of rewards, which one sign turns round. Looks whether the reward falls from the first step
-        on while it is optimised. Negative weights of rewards in the config are named.
+        on while it is optimised. Negative weights of rewards in the config are named. Where the run logs it, an
+        answer's advantage must go with its own score, and the ground truth must earn what its rules give.
 
     Why it matters:
-        With a sign turned round, the run optimises as well as ever, towards the worst answers; all curves of the
-        optimizer look healthy.
+        The run optimises as well as ever, towards the wrong answers: with a sign turned round, or with rewards of other
+        rows, all curves of the optimizer look healthy.
     """
     run = run_of(facts)
+    known = credit(facts) or truth_underpaid(run)
+    if known is not None:
+        return known
     rows = judged(samples_of(run))
     turned = [one for window in _windows(rows) if (one := _turned(window)) is not None]
     if turned:
@@ -57,7 +62,7 @@ def right_answers_earn_more(facts: Facts) -> Verdict:
     mirror = _mirror(run)
     if mirror is not None and mirror.opposite >= _MIRRORED * len(mirror.steps):
         return _fail_by_advantages(run, mirror)
-    other = _opposed(run) or _falls(run)
+    other = outdone(run) or _opposed(run) or _falls(run)
     if other is not None:
         return other
     found = agreements(rows) if len(rows) >= limit("sign_rows") else ()

@@ -87,8 +87,8 @@ def slurm_cpus(facts: Facts) -> Verdict:
         Inside a Slurm job, warns when the mask has fewer processors than the task was given, or only one of several.
 
     Why it matters:
-        Since Slurm 22.05 `srun` does not take over the job's `--cpus-per-task`, so that a step runs on one processor
-        while the job holds dozens: everything works, ten times slower, or Ray's workers time out.
+        In Slurm 22.05 and 23.02 `srun` does not take over the job's `--cpus-per-task`, so that a step runs on one
+        processor while the job holds dozens: everything works, ten times slower, or Ray's workers time out.
     """
     variables = need(facts.environ)
     if not variables.get("SLURM_JOB_ID"):

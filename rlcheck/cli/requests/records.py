@@ -32,6 +32,32 @@ class RunReportRequest(ReportRequest):
 
 
 @dataclass(frozen=True)
+class StepRequest:
+    """Recompute a training step from its capsule by a reference of its own, and name the first link that differs.
+
+    `rltrain run CONFIG --capsule STEP` keeps a capsule; small models keep one of their first step by themselves.
+    """
+
+    capsules: Annotated[
+        tuple[Path, ...],
+        typer.Argument(
+            metavar="[CAPSULE|RUN_DIR]...",
+            help="Directory of a capsule, RUN_DIR/capsules/step_N; or of a run, for all of its capsules.",
+            show_default=False,
+        ),
+    ] = ()
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="Weights before the step, for a capsule that holds a part of them: a model's directory.",
+        ),
+    ] = None
+    report: ReportRequest = field(default_factory=ReportRequest)
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """Judge a running or finished training run by its metrics and samples: what went wrong first, and since which step.
 

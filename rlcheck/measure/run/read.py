@@ -164,7 +164,8 @@ def _audit(entries: list[tuple[int, dict[str, Any]]]) -> Fact[tuple[AuditStep, .
 def _audit_step(step: int, entry: Mapping[str, Any]) -> AuditStep:
     rescored, recomputed = _mapping(entry.get("rescored")), _mapping(entry.get("recomputed"))
     tokens, optimizer_steps = as_step(entry.get("response_tokens")), as_step(entry.get("optimizer_steps"))
-    losses = _items(entry.get("shard_losses"))
+    losses, adam_steps = _items(entry.get("shard_losses")), as_step(entry.get("adam_steps"))
+    truths = [_mapping(one) for one in _items(entry.get("truth_scored"))]
     loss_tokens = _number(entry.get("loss_tokens"))
     return AuditStep(
         step=step,
@@ -177,6 +178,12 @@ def _audit_step(step: int, entry: Mapping[str, Any]) -> AuditStep:
         reward=_number(rescored.get("reward")),
         reward_again=_number(rescored.get("again")),
         recomputed_max_diff=_number(recomputed.get("max_abs_diff")),
+        adam_steps=-1 if adam_steps is None else adam_steps,
+        truths=tuple(
+            (str(one.get("ground_truth", "")), reward)
+            for one in truths
+            if (reward := _number(one.get("reward"))) is not None
+        ),
     )
 
 

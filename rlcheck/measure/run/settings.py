@@ -88,9 +88,17 @@ def _flatten(tree: object, prefix: str, depth: int, found: dict[str, Any]) -> No
 
 
 def _is_plain(value: object) -> bool:
-    """Whether VALUE is a number, text, nothing, or a list of such."""
+    """Whether VALUE is a number, text, nothing, or a list of such, or of flat tables of such (rules of rewards)."""
     if isinstance(value, list):
-        return all(item is None or isinstance(item, str | int | float) for item in cast("list[object]", value))
+        items = cast("list[object]", value)
+        tables = [cast("dict[str, object]", item) for item in items if isinstance(item, dict)]
+        return all(_is_single(item) or isinstance(item, dict) for item in items) and all(
+            _is_single(entry) for table in tables for entry in table.values()
+        )
+    return _is_single(value)
+
+
+def _is_single(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 

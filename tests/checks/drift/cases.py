@@ -116,6 +116,18 @@ NOT_TRIED = Variant(name="one_gpu", title="the engine on one GPU", error="one GP
 ADDS = OperationGap(name="attention", layer=3, max_diff=0.02, scale=0.5, input_equal=True)
 FOLLOWS = OperationGap(name="o_proj", layer=3, max_diff=0.03, scale=0.5, own_max_diff=0.0)
 
+TWICE = run(
+    lambda step: 0.15,
+    settings=curves.HOT,
+    training__rollout_log_probs_slope=lambda step: 1.426,
+    training__rollout_log_probs_corr=lambda step: 0.998,
+)
+AFTER_FIRST = run(
+    lambda step: 0.007 * 1.12**step,
+    training__rollout_log_probs_diff_first=lambda step: 1e-7,
+    training__rollout_log_probs_diff_last=lambda step: 0.01 * 1.12**step,
+    training__rollout_log_probs_corr=lambda step: 1 - 0.004 * step,
+)
 ROUGH_START = run(lambda step: 0.03 if step == 1 else coarse(step), settings=curves.BFLOAT16)
 UNCUT = Variant(name="uncut_sampling", title="tokens drawn from all", family="wrong", gap=left(1e-7), removes=True,
                 overrides=("r.top_p=1.0", "r.top_k=-1", "r.min_tokens=0"))  # fmt: skip
@@ -135,6 +147,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         run(coarse, settings=curves.BFLOAT16, rollout_corr__rollout_is_eff_sample_size=lambda step: 0.1),
         run(coarse, settings=curves.BFLOAT16, rollout_corr__rollout_is_eff_sample_size=lambda step: 0.99),
     ),
+    "DRF009": (AFTER_FIRST, HEALTHY),
     "DRF020": (failed("crash", "RuntimeError: no", root="torch.OutOfMemoryError: CUDA out of memory"), measured()),
     "DRF021": (measured(weights=known(WeightsUse(num_tensors=26, differing=("lm_head.weight",), num_stale=1))),
                measured()),
@@ -183,6 +196,7 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     ),
     "DRF005": (
         ONE_SIDED,
+        TWICE,
         CUT,
         BENT,
         run(lambda step: 0.1, settings=curves.HOT, only=(curves.LOG, "training/rollout_actor_probs_pearson_corr"),

@@ -10,7 +10,7 @@ import msgspec
 
 from rlcheck.facts.base import known, need
 from rlcheck.facts.document import Facts
-from rlcheck.facts.run import Curve, SampleRow
+from rlcheck.facts.run import AuditStep, Curve, SampleRow
 from tests.checks.run.simulated import (
     ROLLOUT,
     Answer,
@@ -151,6 +151,30 @@ NO_PROMPT = validated(RISEN, {0: 0.2, 10: 0.7, 30: 0.83}, **{
     SHUFFLED: at_steps({0: 0.2, 10: 0.7, 30: 0.82})})  # fmt: skip
 TWO_PROMPTS = changed(RISEN, samples=known(tuple(
     row for step in range(1, 31, 5) for row in saying("4", "7", step=step))))  # fmt: skip
+OTHER_ROWS = simulate(Policy(), critic__score_advantage_corr=[-0.1 + 0.01 * (step % 5) for step in range(30)])
+_WHOLE = {**need(GOOD.run).settings, "reward_model.rules": [{"kind": "digits", "weight": 1.0}]}
+UNDERPAID = changed(GOOD, settings=_WHOLE, audit=known((AuditStep(step=1, truths=(("3797", 0.75), ("4649", 0.75))),)))
+CUT_OFF = changed(
+    GOOD,
+    settings=_WHOLE,
+    samples=known(
+        tuple(
+            SampleRow(step=step, prompt=f"copy {truth}", response=truth + more, ground_truth=truth, reward=reward)
+            for step in range(1, 31)
+            for truth, more, reward in (("3797", "", 0.75), ("4649", "1", 1.0), ("1082", "55", 0.8))
+        )
+    ),
+)
+REPEATED = changed(
+    GOOD,
+    samples=known(
+        tuple(
+            SampleRow(step=step, prompt="copy 3797", response=f"{place}{'' if place % 2 else step}", reward=0.1)
+            for step in range(1, 31)
+            for place in range(8)
+        )
+    ),
+)
 
 CASES: dict[str, tuple[Facts, Facts]] = {
     "RUN010": (with_nan(GOOD, "critic/score/mean", (12, 13, 14)), GOOD),
@@ -190,10 +214,14 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
         simulate(Policy(reward=always(at_random))),
         validated(without_samples(simulate(Policy(reward=always(negative)))), {0: 0.06, 30: 0.0}),
         without_samples(changed(FLIPPED, settings={"custom_reward_function.weight": -0.5})),
+        OTHER_ROWS,
+        UNDERPAID,
+        CUT_OFF,
     ),
     "RUN013": (
         simulate(Policy(twins=8)),
         simulate(Policy(twins=2), ("response/duplicate_ratio",), actor__entropy=[2.5] * 30),
+        REPEATED,
     ),
     "RUN014": (
         simulate(Policy(reward=always(constant))),

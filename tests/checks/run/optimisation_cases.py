@@ -1,4 +1,4 @@
-"""RUN030 to RUN041 and RUN050 to RUN056: a run on which each fires, and one on which it stays quiet."""
+"""RUN030 to RUN041 and RUN050 to RUN060: a run on which each fires, and one on which it stays quiet."""
 
 from __future__ import annotations
 
@@ -83,6 +83,19 @@ WAITS = made_run({"timing_s/grad_comm": [0.9] * 40, "timing_s/update_actor": [1.
 LEAK = made_run({"perf/run_memory_used_gb": [2.0 + 0.05 * step for step in range(40)]})
 STALE = made_run({"training/policy_staleness/max": [0.0] * 10 + [2.0] * 30})
 TOKENS_LOST = made_run(audit=known(audit(loss_tokens=2500.0)))
+FORGETS = made_run(audit=known(audit(adam_steps=0)))
+DROPS_OUT = made_run(audit=known(audit(recomputed_max_diff=0.5)))
+OTHER_REFERENCE = made_run({"actor/ref_kl": [0.16 + 0.001 * step for step in range(40)]})
+_NORMS = {f"actor/grad_norm_rank_{end}": [size] * 40 for end, size in (("min", 1.4), ("max", 1.6), ("of_min", 1.0))}
+ALL_SEND = made_run({**_NORMS, "actor/grad_reduce_error": [1e-8] * 40})
+SILENT_RANK = made_run({**_NORMS, "actor/grad_norm_rank_min": [0.0] * 40})
+LOST_ON_THE_WIRE = made_run({**_NORMS, "actor/grad_reduce_error": [0.7] * 40})
+OTHER_WEIGHT = made_run({"actor/loss": loss_with(-0.03, 0.01)})
+PINNED = made_run(
+    {"actor/kl_loss": [1e-5] * 40, "actor/loss": None, "critic/score/mean": FLAT},
+    settings={f"{ACTOR}.kl_loss_coef": 10},
+)
+_OWN = list(_THERE["actor/entropy"].values)
 
 CASES: dict[str, tuple[Facts, Facts]] = {
     "RUN030": (FAST, GOOD),
@@ -104,6 +117,10 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "RUN054": (LEAK, GOOD),
     "RUN055": (STALE, GOOD),
     "RUN056": (TOKENS_LOST, GOOD),
+    "RUN057": (DROPS_OUT, made_run({"actor/log_ratio_before_step": [1e-6] * 40})),
+    "RUN058": (OTHER_REFERENCE, made_run({"actor/ref_kl": [1e-9, *[0.03] * 39]})),
+    "RUN059": (SILENT_RANK, ALL_SEND),
+    "RUN060": (made_run({"actor/entropy_loss": [4 * value for value in _OWN]}), made_run({"actor/entropy_loss": _OWN})),
 }
 
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
@@ -112,11 +129,15 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
         PILED_UP,
         made_run({"actor/grad_norm": [0.1 * 1.15**step for step in range(40)]}, settings={f"{ACTOR}.grad_clip": None}),
     ),
-    "RUN036": (CHARGED_NOT, REFERENCE_MOVES),
+    "RUN036": (CHARGED_NOT, REFERENCE_MOVES, OTHER_WEIGHT, PINNED),
     "RUN038": (OLD_IS_NEW, HELD_AT_ONCE),
     "RUN039": (UNMOVED_CRITIC,),
     "RUN041": (RATE_0, RATE_ENDS),
     "RUN050": (DIED,),
     "RUN052": (VALIDATES_OFTEN,),
     "RUN053": (WAITS,),
+    "RUN056": (FORGETS,),
+    "RUN057": (made_run({"actor/log_ratio_before_step": [0.3] * 40}),),
+    "RUN058": (made_run({"actor/kl_loss": [0.2] * 40, "actor/ref_kl": None}),),
+    "RUN059": (LOST_ON_THE_WIRE,),
 }

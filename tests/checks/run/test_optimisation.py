@@ -259,7 +259,7 @@ def test_a_kl_that_its_penalty_does_not_hold() -> None:
 
 def test_borders_of_the_kl() -> None:
     assert verdict("RUN037", made_run({"actor/kl_loss": [0.14] * 40})).status == "pass"
-    assert verdict("RUN037", made_run({"actor/kl_loss": [0.3] + [0.05] * 39})).status == "warn"
+    assert verdict("RUN058", made_run({"actor/kl_loss": [0.3] + [0.05] * 39})).status == "warn"
     rises = {"actor/kl_loss": [0.01 * step for step in range(40)]}
     assert verdict("RUN037", made_run(dict(rises))).status == "info", "a weight of 0.001 lets the policy learn"
     assert verdict("RUN037", made_run(dict(rises), settings={f"{ACTOR}.kl_loss_coef": 0.1})).status == "warn"

@@ -185,7 +185,7 @@ def test_bounds_of_staleness() -> None:
     [
         ({"loss_tokens": 1.0}, "fail"),
         ({"reward_again": 0.7}, "warn"),
-        ({"recomputed_max_diff": 0.3}, "warn"),
+        ({"adam_steps": 4}, "fail"),
         ({"recomputed_max_diff": None, "reward": None}, "pass"),
     ],
 )

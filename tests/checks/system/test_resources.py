@@ -200,7 +200,8 @@ def test_one_processor_of_several_in_a_step() -> None:
     variables = known({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "112"})
     finding = judge("SYS017", machine(environ=variables, cpu=cpu(allowed=known((5,)))))
     assert finding.status == "warn"
-    assert [fix.command for fix in finding.fixes if fix.kind == "env"] == ["export SRUN_CPUS_PER_TASK=112"]
+    commands = [fix.command for fix in finding.fixes if fix.kind == "env"]
+    assert commands == ["export SRUN_CPUS_PER_TASK=112 SLURM_CPUS_PER_TASK=112"]
     # srun stops when SLURM_ and SRUN_CPUS_PER_TASK differ.
     granted = known({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "112", "SLURM_CPUS_PER_TASK": "1"})
     fixes = judge("SYS017", machine(environ=granted, cpu=cpu(allowed=known((5,))))).fixes

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from rltrain.algos.groups import group_slots
 from rltrain.algos.masked import zero_outside
+from rltrain.algos.metrics import correlation
 
 
 def reward_metrics(scores: Tensor, group_ids: Tensor) -> dict[str, float]:
@@ -50,3 +53,26 @@ def duplicate_metrics(
         chances = zero_outside(rollout_log_probs.double(), mask).sum(dim=-1).exp()[sizes[slots] > 1]
         metrics["response/duplicate_ratio_expected"] = float(chances.mean())
     return metrics
+
+
+def credit_metrics(scores: Tensor, advantages: Tensor, mask: Tensor, group_ids: Tensor) -> dict[str, float]:
+    """`critic/score_advantage_corr`: does what earns more have the larger advantage.
+
+    The correlation of SCORES float `[B]` with the mean of each row's ADVANTAGES float `[B, R]` over MASK bool `[B, R]`,
+    both less the mean of their group where groups (GROUP_IDS int64 `[B]`) have several members. Left out where either
+    is constant.
+    """
+    lengths = mask.sum(dim=-1)
+    rows = lengths > 0
+    means = zero_outside(advantages.double(), mask).sum(dim=-1)[rows] / lengths[rows]
+    slots = group_slots(group_ids[rows])
+    found = correlation(_centred(scores[rows].double(), slots), _centred(means, slots))
+    return {"critic/score_advantage_corr": found} if math.isfinite(found) else {}
+
+
+def _centred(values: Tensor, slots: Tensor) -> Tensor:
+    """VALUES less the mean of their group; as they are where all groups are of one."""
+    sizes = torch.bincount(slots)
+    if int(sizes.max() if len(sizes) else 0) < 2:
+        return values
+    return values - (torch.zeros(len(sizes), dtype=values.dtype).scatter_add(0, slots, values) / sizes)[slots]

@@ -78,6 +78,10 @@ class RunRequest:
         bool,
         typer.Option("--skip-checks", help="Do not check the machine; problems then show late, on held GPUs."),
     ] = False
+    capsule: Annotated[
+        tuple[int, ...],
+        typer.Option("--capsule", metavar="STEP", help="Keep a capsule of STEP, for rlcheck step. Repeatable."),
+    ] = ()
     preflight: Annotated[
         Extent,
         typer.Option(

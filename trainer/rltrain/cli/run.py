@@ -43,7 +43,8 @@ def run(request: RunRequest) -> int:
         signal.signal(number, signal.default_int_handler)
     console = screen()
     try:
-        loaded = load_with_notes(request.source, request.overrides)
+        capsules = (f"trainer.capsule_steps=[{','.join(map(str, request.capsule))}]",) if request.capsule else ()
+        loaded = load_with_notes(request.source, (*request.overrides, *capsules))
         config = resolve(loaded.config, _machine(request))
         check(config)
         if request.ignore:

@@ -56,6 +56,14 @@ class EngineGroup:
 
         return self._surviving(answers)
 
+    def checksums(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """Of the weights NAMES, as each engine reads them back. Weights are awake.
+
+        Raises:
+            RunFailure: an engine cannot say.
+        """
+        return self._call("checksums", names, doing="reading weights back from engines")
+
     def wake(self, tag: WakeTag) -> None:
         """Bring back what TAG names."""
         if self._sleeps:

@@ -60,6 +60,7 @@ class Loop:
             Interrupted: a signal came; the step in hand is dropped, unless it had begun to learn: then it is finished.
         """
         for step, rows in prompts:
+            self._callbacks.on_step_begin(step)
             with self._clock.stage("step"):
                 batch, metrics = self.experience(step, rows)
             with self._unbroken():

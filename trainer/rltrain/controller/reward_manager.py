@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rltrain.algos.rewards import overlong_penalty
 from rltrain.config.schema import RunConfig
+from rltrain.controller.witness import Witness
 from rltrain.core.batch import Batch, Sample
 from rltrain.core.clock import Clock
 from rltrain.core.metrics import Metrics
@@ -28,6 +29,8 @@ class RewardManager:
         self._model_scores = model_scores
         self._num_truncated = 0
         self._clock = clock
+        self.witness: Witness | None = None
+        """Is told of what is scored, while a step is kept."""
 
     def score(self, batch: Batch) -> tuple[Batch, Metrics]:
         """BATCH with `token_level_scores` (all at the last token of each response), and statistics by source.
@@ -46,7 +49,10 @@ class RewardManager:
 
     def results(self, samples: Sequence[Sample]) -> list[RewardResult]:
         """The reward of each of SAMPLES by its response text: what validation counts, without length penalties."""
-        results = self._pool.score([request(sample) for sample in samples])
+        requests = [request(sample) for sample in samples]
+        if self.witness is not None:
+            self.witness.scored(requests)
+        results = self._pool.score(requests)
         if self._model_scores is None:
             return results
         scores, truncated = self._model_scores(samples)
@@ -56,6 +62,13 @@ class RewardManager:
     def rewards(self, samples: Sequence[Sample]) -> list[float]:
         """The scores of `results`."""
         return [result.score for result in self.results(samples)]
+
+    @property
+    def is_rules_alone(self) -> bool:
+        """No function of the user's, no model, no term of length: a text is scored again for nothing."""
+        model = self._config.reward_model
+        others = self._config.custom_reward_function.path or self._model_scores or model.overlong_buffer.enable
+        return bool(model.rules) and not others
 
     def _with_length(self, batch: Batch, results: list[RewardResult]) -> list[RewardResult]:
         buffer = self._config.reward_model.overlong_buffer

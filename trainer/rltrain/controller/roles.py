@@ -79,6 +79,7 @@ class Actor(Role):
             metrics: Metrics = self._each("update_actor", minis, "the actor's update")[0]
             if self._config.algorithm.rollout_correction.bypass_mode:  # no pass before the update has read it
                 metrics["actor/entropy"] = metrics["actor/entropy_loss"]
+                del metrics["actor/log_ratio_before_step"]  # of two programs, not of one policy before its step
             self._train_group.policy_version = step
             return metrics
 

@@ -8,7 +8,7 @@ while (`rltrain.workers.fsdp.sharded_model`): a sync brings the actor's shards t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from rltrain.config.schema import RunConfig
 from rltrain.controller.assemble import assemble
 from rltrain.controller.engine_group import EngineGroup
 from rltrain.controller.train_group import TrainGroup
+from rltrain.controller.witness import Witness
 from rltrain.core.batch import Batch, Sample
 from rltrain.core.clock import Clock
 from rltrain.workers.rollout.protocol import Request, Sampling
@@ -40,16 +41,29 @@ class Rollout:
         self._engine_group = engine_group
         self._tokenizer = tokenizer
         self._clock = clock
+        self.witness: Witness | None = None
+        """Is told of what is generated, while a step is kept."""
+        self.on_weights: Callable[[], None] | None = None
+        """Called when the engines have taken weights."""
 
     @contextmanager
     def phase(self) -> Generator[Rollout]:
         """Engines awake with the actor's weights, and asleep again at the end."""
+        with self.weights_awake():
+            with self._clock.stage("update_weights"):
+                self._engine_group.wake("kv_cache")
+            yield self
+
+    @contextmanager
+    def weights_awake(self) -> Generator[None]:
+        """As `phase`, without room for generating."""
         with self._clock.stage("update_weights"):
             self._train_group.free_cache()
             self._engine_group.wake("weights")
             self._engine_group.take_weights()
-            self._engine_group.wake("kv_cache")
-        yield self
+        if self.on_weights is not None:
+            self.on_weights()
+        yield
         with self._clock.stage("reshard"):
             self._engine_group.sleep()
 
@@ -63,6 +77,8 @@ class Rollout:
         requests = [Request(tuple(s.prompt_ids), request_seed(seed, step, s.uid, s.sample)) for s in samples]
         with self._clock.stage("gen"):
             completions = self._engine_group.generate(requests, sampling)
+            if self.witness is not None:
+                self.witness.generated(samples, requests, sampling, completions)
             keep = self._config.actor_rollout_ref.rollout.calculate_log_probs
             return assemble(samples, completions, self._tokenizer, self._engine_group.policy_version, keep)
 

@@ -16,6 +16,7 @@ from rltrain.cluster.watchdog import StallWatchdog
 from rltrain.config.schema import RunConfig
 from rltrain.controller.callbacks import Callback, Callbacks, RunInfo, StepRecord
 from rltrain.controller.callbacks.audit import Audit
+from rltrain.controller.callbacks.capsule import Capsules
 from rltrain.controller.callbacks.checkpoint import SaveCheckpoints
 from rltrain.controller.callbacks.console import LiveConsole, PlainConsole
 from rltrain.controller.callbacks.memory import Memory
@@ -165,7 +166,7 @@ class Session:
         self, crew: Crew, roles: Roles, reward_manager: RewardManager, saver: SaveCheckpoints, console: Console
     ) -> list[Callback]:
         config, members = self.config, list[Callback]()
-        members.append(_StepNote(self.position))
+        members += [_StepNote(self.position), Capsules(self.prepared, crew, reward_manager, self.clock)]
         if self.prepared.val is not None:
             members.append(
                 Validation(Evaluator(config, crew.rollout, reward_manager, self.prepared.val, self.clock), self.clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rltrain.algos.aggregation import AggNormalizer, aggregate
-from rltrain.algos.group_metrics import duplicate_metrics, reward_metrics
+from rltrain.algos.group_metrics import credit_metrics, duplicate_metrics, reward_metrics
 from rltrain.algos.metrics import data_metrics, rollout_diff_metrics
 from rltrain.config.schema import RunConfig
 from rltrain.controller.algorithm import group_ids
@@ -26,7 +26,7 @@ def measure(step: int, batch: Batch, timing: Metrics, config: RunConfig) -> Metr
         metrics |= rollout_diff_metrics(batch["old_log_probs"], batch["rollout_log_probs"], mask)
     # Not `clip_ratio`: an answer may end by itself with the last token that it is given.
     metrics["response/truncated_ratio"] = float(batch["truncated"].double().mean())
-    metrics |= compared(batch) | _of_groups(batch) | _staleness(step, batch, config)
+    metrics |= compared(batch) | _of_groups(batch) | _staleness(step, batch, config) | _reference_kl(batch)
     if "entropys" in batch.names:
         actor = config.actor_rollout_ref.actor
         normalizer = AggNormalizer.of(mask, actor.loss_scale_factor or float(data.max_response_length))
@@ -40,10 +40,19 @@ def measure(step: int, batch: Batch, timing: Metrics, config: RunConfig) -> Metr
 
 
 def _of_groups(batch: Batch) -> Metrics:
-    groups, scores = group_ids(batch), batch["token_level_scores"].sum(dim=-1)
+    groups, scores, mask = group_ids(batch), batch["token_level_scores"].sum(dim=-1), batch["response_mask"]
     log_probs = batch["rollout_log_probs"] if "rollout_log_probs" in batch.names else None
-    found = duplicate_metrics(batch["responses"], batch["response_mask"], groups, log_probs)
-    return reward_metrics(scores, groups) | found
+    found = duplicate_metrics(batch["responses"], mask, groups, log_probs)
+    return reward_metrics(scores, groups) | found | credit_metrics(scores, batch["advantages"], mask, groups)
+
+
+def _reference_kl(batch: Batch) -> Metrics:
+    """KL of the policy that was read before the update to the reference, by the estimator that is never below 0."""
+    if not {"old_log_probs", "ref_log_probs"} <= batch.names:
+        return {}
+    mask = batch["response_mask"]
+    gaps = (batch["ref_log_probs"] - batch["old_log_probs"])[mask].double()
+    return {"actor/ref_kl": float((gaps.expm1() - gaps).mean())} if len(gaps) else {}
 
 
 def _staleness(step: int, batch: Batch, config: RunConfig) -> Metrics:

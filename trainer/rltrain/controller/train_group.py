@@ -59,8 +59,8 @@ class TrainGroup:
         """Of the tokens that each rank learnt from in the last update, by rank."""
         return self.call("shard_hash", doing="asking what was learnt from")
 
-    def optimizer_steps(self) -> int:
-        """That the actor has taken since the run began; the same on all ranks."""
+    def optimizer_steps(self) -> tuple[int, int]:
+        """Steps of the actor since the run began, and those that its optimizer's state counts (`TrainWorker`)."""
         return self.call("optimizer_steps", doing="counting optimizer steps")[0]
 
     def take_memory_peaks(self) -> list[dict[str, int]]:

@@ -42,6 +42,8 @@ class RunDir:
         """What the preflight found out about the machine."""
         self.samples = path / "samples"
         """Prompts and responses of some steps."""
+        self.capsules = path / "capsules"
+        """What some steps were made of, for `rlcheck step`."""
         self.logs = path / "logs"
         """What each process printed."""
         self.checkpoints = path / "checkpoints"

@@ -53,7 +53,7 @@ def describe(
         "command": redacted_command(command),
         "config": config.model_dump(mode="json"),
         "chosen": list(chosen),
-        "versions": {"python": platform.python_version()} | _versions(),
+        "versions": {"python": platform.python_version()} | versions(),
         "git": _git(Path.cwd()),
         "host": _host(),
         "preflight": preflight,
@@ -72,7 +72,8 @@ def add(directory: RunDir, **facts: Any) -> None:
         write_record(directory, json.loads(directory.record.read_text(encoding="utf-8")) | redacted(facts))
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of the packages that a run works with."""
     found: dict[str, str] = {}
     for package in PACKAGES:
         try:

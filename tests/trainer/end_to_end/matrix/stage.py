@@ -112,6 +112,10 @@ class Stage:
         """Break the engine's weight sync, or mend it (empty)."""
         self._engine_group.all("break_sync", fault, deadline_s=DEADLINE_S)
 
+    def break_publisher(self, stale: str) -> None:
+        """Have the ranks send the tensor STALE as it was, or all as they are (empty)."""
+        self._ranks.all("break_publisher", stale, deadline_s=DEADLINE_S)
+
     def play(self, *values: str, played: Played | None = None) -> Played:
         """The whole run of `toy-ppo` with VALUES. PLAYED: filled even if the run fails."""
         directory = RunDir(self._place / f"run{next(self._numbers)}")

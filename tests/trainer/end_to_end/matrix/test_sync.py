@@ -15,6 +15,7 @@ DIFF = "training/rollout_probs_diff_mean"
 LOG_DIFF = "training/rollout_log_probs_diff_mean"
 GRPO = "algorithm.adv_estimator=grpo"
 VERIFY = "trainer.verify_weight_sync=true"
+HEAD = "lm_head.weight"
 
 
 @pytest.fixture
@@ -22,6 +23,7 @@ def mended(stage: Stage) -> Iterator[Stage]:
     """The stage; its engine is well again afterwards."""
     yield stage
     stage.break_sync("")
+    stage.break_publisher("")
 
 
 def test_a_healthy_sync_is_verified(mended: Stage, grpo: Played) -> None:
@@ -54,3 +56,12 @@ def test_verification_finds_weights_that_never_arrived(mended: Stage) -> None:
     mended.break_sync("stale")
     with pytest.raises(RunFailure, match=r"weight sync of version 0: engine 0: \d+ of \d+ weights differ"):
         mended.play(GRPO, VERIFY)
+
+
+def test_verification_finds_a_tensor_that_the_publisher_sends_stale(mended: Stage) -> None:
+    """What was sent is what the engine holds, and neither is what the actor has become: its own parameters say so."""
+    mended.break_publisher(HEAD)
+    played = Played()
+    with pytest.raises(RunFailure, match=rf"weight sync of version 1: engine 0: 1 of \d+ weights differ.* '{HEAD}'"):
+        mended.play(GRPO, VERIFY, played=played)
+    assert len(played.batches) == 1

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
+
+from torch import Tensor
 
 from rltrain.config.schema import RunConfig
 from rltrain.workers.fsdp.worker import TrainWorker
@@ -17,13 +20,26 @@ SCALED = "model.layers.1.mlp.down_proj.weight"
 
 
 class ManyRuns(TrainWorker):
-    """A training rank that can leave its run for another one."""
+    """A training rank that can leave its run for another one, and whose publisher can be broken on purpose."""
+
+    _stale: str = ""
+    _kept: ClassVar[dict[str, Tensor]] = {}
 
     def become(self, config: RunConfig, port: int, total_steps: int) -> None:
         """Forget everything, and set up for CONFIG; the ranks meet at PORT (collective)."""
         self.shutdown()
         TrainWorker.__init__(self, config, replace(self._info, master_port=port))
         self.setup(total_steps)
+
+    def break_publisher(self, stale: str) -> None:
+        """From now on, send the tensor STALE as it is at the next sync, every time. Empty: all is well again."""
+        self._stale = stale
+        self._kept.clear()
+
+    def full_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights, as well as the fault allows."""
+        for name, tensor in super().full_weights():
+            yield name, self._kept.setdefault(name, tensor.clone()) if name == self._stale else tensor
 
 
 class FragileEngine(EngineWorker):

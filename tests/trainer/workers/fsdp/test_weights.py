@@ -12,7 +12,9 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rltrain.core.errors import UserError
+from rltrain.workers.fsdp import held
 from rltrain.workers.fsdp.weights import check_names
+from rltrain.workers.sync.checksum import checksum, combined
 from tests.trainer.workers.fsdp import scenes, two_ranks
 from tests.trainer.workers.fsdp.configs import make_config
 from tests.trainer.workers.fsdp.models import SHAPES, random_batch
@@ -47,6 +49,19 @@ def test_two_ranks_send_what_one_would(played: list[dict[str, Any]]) -> None:
     left, right = (rank["resume"]["first"][2] for rank in played)
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert left["model.embed_tokens.weight"].shape == (32, 32)
+
+
+def test_pieces_of_two_ranks_are_the_checksums_of_what_one_would_send(played: list[dict[str, Any]]) -> None:
+    sent = played[0]["resume"]["first"][2]
+    pieces = combined([rank["resume"]["first"][3] for rank in played])
+    assert pieces == {name: checksum(tensor) for name, tensor in sent.items()}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pieces_are_of_what_is_sent_in_the_dtype_of_the_engine(models: Path, shape: str) -> None:
+    with scenes.worker(make_config(models / shape, critic={"enable": False})) as worker:
+        whole = {name: checksum(tensor.bfloat16()) for name, tensor in scenes.full(worker).items()}
+        assert combined([held.pieces(worker._models["actor"].model, torch.bfloat16)]) == whole
 
 
 @pytest.mark.parametrize("shape", ["qwen2", "llama", "opt-projected"])

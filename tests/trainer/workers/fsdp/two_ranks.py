@@ -54,7 +54,7 @@ def resume(where: Path, rank: int, port: int) -> Any:
         worker.save(where / "checkpoint")
         torch.rand(1 + rank)
         drawn = torch.get_rng_state()
-        first = (run.steps(3, 6), worker.parameter_hash(), scenes.full(worker))
+        first = (run.steps(3, 6), worker.parameter_hash(), scenes.full(worker), worker.weight_pieces())
     with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / "port", rank)) as worker:
         worker.load(where / "checkpoint")
         torch.rand(1 + rank)

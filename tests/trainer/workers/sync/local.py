@@ -9,6 +9,7 @@ import torch
 
 from rltrain.config.schema import RunConfig
 from rltrain.workers.sync import Publisher
+from rltrain.workers.sync.checksum import Piece, piece
 from tests.trainer.workers.rollout.tiny import named_weights
 
 
@@ -30,6 +31,7 @@ class Rank:
     """A training rank with the methods of weight sync; its model is not sharded."""
 
     def __init__(self, config: RunConfig, model: torch.nn.Module, prefix: str = "rltrain-test-", rank: int = 0) -> None:
+        self.config, self.model = config, model
         manifest = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named_weights(model)]
         self.publisher = Publisher(config, rank, "cpu", "127.0.0.1", prefix, manifest, lambda: named_weights(model))
 
@@ -39,5 +41,7 @@ class Rank:
     def publish_bucket(self, index: int) -> Any:
         return self.publisher.publish_bucket(index)
 
-    def finish_publish(self) -> dict[str, str]:
-        return self.publisher.finish_publish()
+    def finish_publish(self) -> dict[str, Piece]:
+        self.publisher.finish_publish()
+        wanted = self.config.trainer.verify_weight_sync
+        return {name: piece(tensor) for name, tensor in named_weights(self.model)} if wanted else {}

@@ -83,6 +83,6 @@ def test_verify_names_the_first_and_counts() -> None:
     published = {"a": "1", "b": "2", "c": "3"}
     assert verify(published, dict(published)) is None
     assert verify(published, {"a": "1", "b": "9", "c": "8"}) == (
-        "2 of 3 weights differ, the first is 'b': published 2, the engine holds 9"
+        "2 of 3 weights differ, the first is 'b': the actor has 2, the engine holds 9"
     )
     assert "nothing of that name" in (verify(published, {"a": "1", "b": "2"}) or "")

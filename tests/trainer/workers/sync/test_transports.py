@@ -111,6 +111,19 @@ def test_an_engine_that_holds_something_else_is_named(tmp_path: Path) -> None:
         sync.sync(4)
 
 
+def test_a_tensor_that_the_publisher_sends_stale_is_named(tmp_path: Path) -> None:
+    source = model()
+    sync, rank = sync_of(config_of(tmp_path, "hf"), source, Taker())
+    kept = source[1].weight.detach().clone()
+    sent = {**dict(named_weights(source)), "1.weight": kept}
+    rank.publisher._weights = lambda: iter(sent.items())
+    sync.sync(0)
+    with torch.no_grad():
+        source[1].weight.add_(1.0)
+    with pytest.raises(RunFailure, match=r"version 1: engine 0: 1 of 6 weights differ, the first is '1\.weight'"):
+        sync.sync(1)
+
+
 def test_an_engine_on_another_host_is_told(tmp_path: Path) -> None:
     (bucket,) = plan([("a", (1,), torch.float32)], 100)
     gone = Descriptor("shm", bucket, {"path": f"/dev/shm/{PREFIX}weights-0", "num_bytes": 4})
@@ -216,7 +229,8 @@ def test_ranks_that_do_not_send_take_part_in_gathering(tmp_path: Path) -> None:
     rank = Rank(config_of(tmp_path, "hf"), model(), PREFIX, rank=1)
     assert rank.connect_sync() is None
     assert rank.publish_bucket(0) is None
-    assert rank.finish_publish() == {}
+    rank.finish_publish()
+    assert segments() == []
 
 
 def test_weights_beyond_the_plan_are_an_error(tmp_path: Path) -> None:

@@ -59,9 +59,11 @@ class TrainerConfig(Section):
     """Steps between samples written; -1: never."""
     num_log_samples: int = Field(default=8, ge=0)
     verify_weight_sync: bool = False
-    """Compare checksums of the engine's weights with the actor's after each sync."""
+    """Compare checksums of the engine's weights with those of the actor's own parameters after each sync."""
     audit: bool = True
     """Write the audit record of each step."""
+    capsule_steps: tuple[int, ...] | None = None
+    """Steps of which a capsule is kept, for `rlcheck step`; null: the first step, where a small model is kept whole."""
     stall_timeout_s: float = Field(default=1800, gt=0)
     """Without progress for this long, say who waits for whom, and end."""
     shutdown_timeout_s: float = Field(default=30, gt=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import torch
 
@@ -13,17 +14,22 @@ from rltrain.controller.train_group import TrainGroup
 from rltrain.core.batch import Batch
 from rltrain.core.clock import Clock
 
+MOST_TRUTHS = 8
+"""Ground truths that are scored as answers, in the first step."""
+
 
 class Audit(Callback):
     """Adds `audit` to each step's record.
 
     - `response_tokens`, `loss_tokens`: tokens generated, and tokens that the loss counted (per epoch over the batch);
     - `optimizer_steps`: taken by the actor since the run began, before a resume too;
+    - `adam_steps`: the same by the count in the optimizer's own state, which its moments were made of;
     - `sampled_tokens_sha256`: of all response tokens in order;
     - `parameter_sha256`: of the actor's shards, by rank;
     - `shard_sha256`: of the tokens that the actor learnt from, by rank;
     - `rescored`: one sample, its reward then and scored again;
-    - `recomputed`: first rows of the batch, whose log-probabilities were read again in micro batches of one row.
+    - `recomputed`: first rows of the batch, whose log-probabilities were read again in micro batches of one row;
+    - `truth_scored`: in the first step of a run whose rewards are rules alone, what ground truths earn as answers.
     """
 
     def __init__(self, train_group: TrainGroup, actor: Actor, reward_manager: RewardManager, clock: Clock) -> None:
@@ -38,17 +44,35 @@ class Audit(Callback):
         if batch is None:
             return
         with self._clock.apart("audit"):
+            counted, remembered = self._train_group.optimizer_steps()
             record.audit.update(
                 response_tokens=int(batch["response_mask"].sum()),
                 loss_tokens=record.metrics.get("actor/loss_tokens"),
-                optimizer_steps=self._train_group.optimizer_steps(),
+                optimizer_steps=counted,
+                adam_steps=remembered,
                 sampled_tokens_sha256=sampled_tokens_hash(batch),
                 parameter_sha256=self._train_group.parameter_hashes(),
                 shard_sha256=self._train_group.shard_hashes(),
                 rescored=self._rescored(batch, record.step % len(batch)),
                 recomputed=dict(self._actor.recomputed),
             )
+            if record.step == 1:
+                record.audit.update(self._truths(batch))
         record.metrics.update(self._clock.taken())
+
+    def _truths(self, batch: Batch) -> dict[str, object]:
+        """`truth_scored`, or nothing where a function of the user's or a model would have to be asked."""
+        if not self._reward_manager.is_rules_alone:
+            return {}
+        scored: list[dict[str, object]] = []
+        first = {str(sample.ground_truth): row for row, sample in reversed(list(enumerate(batch.samples)))}
+        for row in sorted(first.values())[:MOST_TRUTHS]:
+            sample = batch.samples[row]
+            if isinstance(sample.ground_truth, str | int | float):
+                answer = batch.select([row]).with_samples([replace(sample, response_text=str(sample.ground_truth))])
+                again, _ = self._reward_manager.score(answer)
+                scored.append({"ground_truth": sample.ground_truth, "reward": _sum(again)})
+        return {"truth_scored": scored} if scored else {}
 
     def _rescored(self, batch: Batch, row: int) -> dict[str, object]:
         one = batch.select([row])

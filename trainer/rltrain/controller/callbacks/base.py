@@ -45,6 +45,9 @@ class Callback:
     def on_run_start(self, run: RunInfo) -> None:
         """Before the first step."""
 
+    def on_step_begin(self, step: int) -> None:
+        """Before each step."""
+
     def on_step_end(self, record: StepRecord) -> None:
         """After each step, and once before training with step 0."""
 
@@ -62,6 +65,11 @@ class Callbacks(Callback):
         """Pass it on, in order."""
         for member in self._members:
             member.on_run_start(run)
+
+    def on_step_begin(self, step: int) -> None:
+        """Pass it on, in order."""
+        for member in self._members:
+            member.on_step_begin(step)
 
     def on_step_end(self, record: StepRecord) -> None:
         """Pass it on, in order."""

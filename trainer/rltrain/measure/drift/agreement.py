@@ -16,6 +16,7 @@ from rlcheck.facts.drift import PromptsUse, WeightsUse
 from rltrain.core.errors import UserError
 from rltrain.core.tensors import ints
 from rltrain.measure.drift.sides import Answers, Sides
+from rltrain.workers.sync.checksum import combined
 
 _SHOWN_TOKENS = 48
 SCALE = 2.0
@@ -31,19 +32,18 @@ def synced_twice(sides: Sides) -> Generator[Fact[WeightsUse]]:
     """
     train_group = sides.crew.train_group
     train_group.call("scale_weights", SCALE, doing="scaling the weights")
-    before = _published(sides)
+    before = _actors(sides)
     with sides.rollout.phase():
         pass
     train_group.call("scale_weights", 1 / SCALE, doing="scaling the weights back")
     train_group.policy_version += 1
-    now = _published(sides)
+    now = _actors(sides)
     with sides.rollout.phase():
         yield _compared(sides, now, before)
 
 
-def _published(sides: Sides) -> dict[str, str]:
-    found: list[dict[str, str]] = sides.crew.train_group.call("weight_checksums", doing="adding up the weights")
-    return found[0]
+def _actors(sides: Sides) -> dict[str, str]:
+    return combined(sides.crew.train_group.call("weight_pieces", doing="adding up the weights"))
 
 
 def _compared(sides: Sides, now: dict[str, str], before: dict[str, str]) -> Fact[WeightsUse]:

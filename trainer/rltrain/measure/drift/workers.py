@@ -15,7 +15,6 @@ from rltrain.workers.fsdp.build import reshard
 from rltrain.workers.fsdp.micro import MicroSize, Shard
 from rltrain.workers.fsdp.worker import TrainWorker
 from rltrain.workers.rollout.worker import EngineWorker
-from rltrain.workers.sync.checksum import checksum
 
 
 class DriftTrainWorker(TrainWorker):
@@ -31,11 +30,6 @@ class DriftTrainWorker(TrainWorker):
         actor, is_first = self._models["actor"], self._info.rank == 0
         out, others = (Path(name) if is_first and name is not None else None for name in (file, given))
         trace(actor, self._policy(actor), token_ids, out, others)
-
-    def weight_checksums(self) -> dict[str, str]:
-        """Checksum by name of what `full_weights` yields, on rank 0; empty elsewhere."""
-        found = {name: checksum(tensor) if self._info.rank == 0 else "" for name, tensor in self.full_weights()}
-        return found if self._info.rank == 0 else {}
 
     def scale_weights(self, factor: float) -> None:
         """Multiply the actor's weights by FACTOR; a power of two can be taken back. Not collective."""

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from rltrain.algos.aggregation import AggNormalizer, aggregate
 from rltrain.algos.kl import kl_penalty
 from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
 from rltrain.config.schema import ActorConfig
+from rltrain.core.tensors import floats
 from rltrain.workers.fsdp.forward import Policy
-from rltrain.workers.fsdp.metrics import Sums, by_rank
+from rltrain.workers.fsdp.metrics import Sums, by_rank, largest
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard
 from rltrain.workers.fsdp.sharded_model import ShardedModel
-from rltrain.workers.fsdp.updates import gradient_seconds, run_updates, step_metrics
+from rltrain.workers.fsdp.updates import gradient_seconds, gradient_traffic, run_updates, step_metrics
+from rltrain.workers.fsdp.watch import UNWATCHED, Watch
 
 
 class ActorLoss:
     """aggregate(policy loss) + kl_loss_coef * aggregate(KL) - entropy_coeff * aggregate(entropy)."""
 
-    def __init__(self, policy: Policy, config: ActorConfig) -> None:
+    def __init__(self, policy: Policy, config: ActorConfig, watch: Watch = UNWATCHED) -> None:
         """CONFIG is resolved: both clip ratios are set."""
         self._policy = policy
         self._config = config
+        self._watch = watch
+        self.log_ratio = torch.zeros(())
+        """Of the last micro batch: the largest |log ratio| of new and old log-probabilities."""
 
     def __call__(self, rows: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a micro batch, and its sums for the metrics."""
@@ -33,6 +39,8 @@ class ActorLoss:
             return aggregate(terms, mask, config.loss_agg_mode, normalizer)
 
         stats = self._policy(rows, entropy_grad=config.entropy_coeff != 0)
+        self._watch.read(rows, log_probs=stats.log_probs, entropys=stats.entropys)
+        self.log_ratio = ((stats.log_probs.detach() - rows["old_log_probs"]).abs() * mask).amax()
         terms, sums = POLICY_LOSSES[config.policy_loss.loss_mode](self._inputs(stats.log_probs, rows, mask))
         policy_loss, entropy = share(terms), share(stats.entropys)
         loss = policy_loss - config.entropy_coeff * entropy if config.entropy_coeff else policy_loss
@@ -68,12 +76,16 @@ def update_actor(
         verl's metrics, equal on all ranks. `actor/pg_loss`, `entropy_loss`, `kl_loss` and `loss` are means over
         mini batches of the aggregated loss; `pg_clipfrac`, `pg_clipfrac_lower`, `ppo_kl` means over tokens;
         `actor/loss_tokens` counts tokens over all epochs; `actor/shard_loss_spread` is the difference between the
-        largest and the smallest policy loss that a rank had on its own rows: 0 where all learn from the same.
+        largest and the smallest policy loss that a rank had on its own rows: 0 where all learn from the same;
+        `actor/log_ratio_before_step` is the largest |log ratio| before the first optimizer step, when the policy is
+        still the one whose log-probabilities were read: rounding, and nothing else.
     """
-    loss, own = ActorLoss(policy, config), Sums(sharded.device)
+    loss, own, ratios = ActorLoss(policy, config, sharded.watch), Sums(sharded.device), list[Tensor]()
 
     def counted(rows: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
         value, found = loss(rows, normalizer)
+        if len(ratios) < minis[0].micro_batches:
+            ratios.append(loss.log_ratio)
         own.add({name: found[name] for name in ("pg_loss", "loss_tokens")})
         return value, found
 
@@ -86,6 +98,8 @@ def update_actor(
     metrics["actor/loss_tokens"] = sums["loss_tokens"]
     losses = shard_losses(own, len(minis), tokens, sharded.device)
     metrics["actor/shard_loss_spread"] = max(losses) - min(losses)
+    metrics["actor/log_ratio_before_step"] = largest(max(floats(torch.stack(ratios))), sharded.device)
+    metrics |= gradient_traffic("actor", sharded)
     metrics["timing_s/grad_comm"] = gradient_seconds(sharded)
     return metrics | step_metrics("actor", results)
 

@@ -1,17 +1,35 @@
-"""How long gradients take over the wire: FSDP2's reduce-scatters, measured where they happen."""
+"""Gradients on the wire: how long FSDP2's reduce-scatters take, and what goes in and comes out of them."""
 
 # Torch and transformers are typed in part; the successor of reduce_scatter_tensor came with torch 2.13.
 # pyright: reportDeprecated=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+
+from rltrain.core.tensors import floats
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One rank's part of the reduce-scatters of an update.
+
+    `norm`: of all that it sent, its own gradients; `due`: the sum of their elements, as the reduction scales it;
+    `got`: the sum of the elements that it received. Over all ranks `due` and `got` are equal but for rounding.
+    """
+
+    norm: float
+    due: float
+    got: float
 
 
 class TimedReduceScatter:
@@ -22,6 +40,7 @@ class TimedReduceScatter:
     """
 
     def __init__(self) -> None:
+        self._traffic: list[Tensor] = []
         self._seconds = 0.0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
@@ -38,6 +57,16 @@ class TimedReduceScatter:
         async_op: bool = False,
     ) -> dist.Work | None:
         """Reduce INPUT_TENSOR over GROUP, and keep this rank's share in OUTPUT_TENSOR."""
+        total, square = _sum_and_square(input_tensor)
+        work = self._timed(output_tensor, input_tensor, group, op, async_op)
+        if not async_op and op in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
+            size = dist.get_world_size(group) if op == dist.ReduceOp.AVG else 1
+            self._traffic.append(torch.stack([square, total / size, output_tensor.sum(dtype=torch.float64)]))
+        return work
+
+    def _timed(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool
+    ) -> dist.Work | None:
         if output_tensor.is_cuda:
             before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             before.record()
@@ -50,6 +79,14 @@ class TimedReduceScatter:
         self._seconds += time.perf_counter() - start
         return work
 
+    def take_traffic(self) -> Traffic | None:
+        """What went over the wire since the last call of this; None: nothing. On CUDA it waits for the device."""
+        if not self._traffic:
+            return None
+        square, due, got = floats(torch.stack(self._traffic).sum(dim=0))
+        self._traffic = []
+        return Traffic(math.sqrt(square), due, got)
+
     def take_s(self) -> float:
         """Seconds since the last call of this. On CUDA it waits for the device."""
         if self._events:
@@ -57,6 +94,11 @@ class TimedReduceScatter:
             self._seconds += sum(before.elapsed_time(after) for before, after in self._events) / 1e3
         taken, self._seconds, self._events = self._seconds, 0.0, []
         return taken
+
+
+def _sum_and_square(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of the elements, and of their squares, in float64."""
+    return tensor.sum(dtype=torch.float64), torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
 
 
 def time_gradients(model: nn.Module) -> TimedReduceScatter:

@@ -28,6 +28,7 @@ def update_critic(
     def loss_function(rows: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
         mask = rows["response_mask"].bool()
         predicted = values(sharded.model, rows, config.model.use_remove_padding)
+        sharded.watch.read(rows, vpreds=predicted)
         terms, sums = value_loss_terms(predicted, rows["values"], rows["returns"], mask, config.cliprange_value)
         loss = aggregate(terms, mask, config.loss_agg_mode, normalizer)
         return loss, {**sums, "vf_loss": loss, "loss_tokens": mask.sum()}

@@ -32,6 +32,8 @@ class MiniBatch:
     """Counts of the whole mini batch, over all ranks."""
     micro_batches: int
     """Passes that every rank makes, idle ones included."""
+    rows: tuple[int, ...] = ()
+    """Of the batch: what `shard` holds."""
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,11 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(norm, applied, lr)
 
+    def remembered_steps(self) -> int:
+        """Steps that the moments of the optimizer's state were made of, by its own count; 0: it has no state."""
+        states = [self.optimizer.state.get(parameter, {}) for parameter in self._parameters()]
+        return max((int(state["step"]) for state in states if "step" in state), default=0)
+
     def _parameters(self) -> Iterable[Tensor]:
         return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
 

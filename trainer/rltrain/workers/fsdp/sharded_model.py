@@ -14,6 +14,7 @@ from rltrain.config.schema import FsdpConfig
 from rltrain.workers.fsdp.build import reshard
 from rltrain.workers.fsdp.comm_timing import TimedReduceScatter
 from rltrain.workers.fsdp.optim import Stepper
+from rltrain.workers.fsdp.watch import UNWATCHED, Watch
 
 HOST = "cpu"
 
@@ -32,6 +33,8 @@ class ShardedModel:
     stepper: Stepper | None = None
     """None: the role does not train."""
     gradient_comm: TimedReduceScatter | None = None
+    watch: Watch = UNWATCHED
+    """Is told of what updates do."""
 
     def trainer(self) -> Stepper:
         """What trains this role."""

@@ -139,7 +139,7 @@ def mini_batches(
     for plan in plans:
         if plan not in made:
             normalizer = AggNormalizer.of(wanted["response_mask"][torch.tensor(plan.rows)], scale)
-            made[plan] = [MiniBatch(_rows(wanted, rank), normalizer, plan.micro_batches) for rank in plan.ranks]
+            made[plan] = [MiniBatch(_rows(wanted, rank), normalizer, plan.micro_batches, rank) for rank in plan.ranks]
     return [[made[plan][rank] for plan in plans] for rank in range(world_size)]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rltrain.algos.aggregation import AggNormalizer
 from rltrain.core import work
-from rltrain.workers.fsdp.metrics import Sums, largest
+from rltrain.workers.fsdp.metrics import Sums, by_rank, largest, total
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard, micro_batches
 from rltrain.workers.fsdp.optim import StepResult
 from rltrain.workers.fsdp.sharded_model import ShardedModel
@@ -48,15 +48,20 @@ def _steps(
     sums: Sums,
 ) -> list[StepResult]:
     results: list[StepResult] = []
-    done, total = 0, sum(mini.micro_batches for mini in minis)
+    done, count, watch = 0, sum(mini.micro_batches for mini in minis), sharded.watch
     for mini in minis:
-        for _, rows in micro_batches(mini.shard, size, mini.micro_batches, sharded.device):
-            work.report(done, total)
+        watch.begin_mini(mini.rows)
+        for group, rows in micro_batches(mini.shard, size, mini.micro_batches, sharded.device):
+            work.report(done, count)
             done += 1
+            watch.begin_micro(group)
             loss, found = loss_function(rows, mini.normalizer)
             (loss * world_size).backward()
             sums.add(found)
+            watch.end_micro(found)
+        watch.reduced()
         results.append(sharded.trainer().step(sharded.device))
+        watch.end_mini(results[-1])
     return results
 
 
@@ -68,6 +73,28 @@ def step_metrics(prefix: str, results: Sequence[StepResult]) -> dict[str, float]
         f"{prefix}/lr": results[-1].lr,
         f"{prefix}/optimizer_steps": float(len(finite)),
         f"{prefix}/skipped_steps": float(len(results) - len(finite)),
+    }
+
+
+def gradient_traffic(prefix: str, sharded: ShardedModel) -> dict[str, float]:
+    """Norms of the ranks' own gradients, and by how much their reduction is off (collective); empty for one rank.
+
+    `grad_norm_rank_min` and `grad_norm_rank_max` are of what each rank sent over all micro batches,
+    `grad_norm_rank_of_min` is the rank that sent the least. The elements that
+    all ranks received add up to those that they sent: `grad_reduce_error` is the difference, over the mean norm.
+    """
+    assert sharded.gradient_comm is not None
+    traffic = sharded.gradient_comm.take_traffic()
+    if traffic is None:
+        return {}
+    norms = by_rank(traffic.norm, sharded.device)
+    error = abs(total(traffic.due - traffic.got, sharded.device))
+    mean = sum(norms) / len(norms)
+    return {
+        f"{prefix}/grad_norm_rank_min": min(norms),
+        f"{prefix}/grad_norm_rank_max": max(norms),
+        f"{prefix}/grad_norm_rank_of_min": float(norms.index(min(norms))),
+        f"{prefix}/grad_reduce_error": error / mean if mean else 0.0,
     }
 
 

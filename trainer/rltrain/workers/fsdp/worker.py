@@ -6,6 +6,7 @@ Every method is collective: it is called on all ranks at once, each with its own
 from __future__ import annotations
 
 import os
+import platform
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,8 +22,9 @@ from rltrain.cluster.host import SHM_PREFIX
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import UserError
 from rltrain.rewards.model import Conversation, RewardModel
-from rltrain.workers.fsdp import actor, critic, models, sft, state, weights
+from rltrain.workers.fsdp import actor, critic, held, models, sft, state, weights
 from rltrain.workers.fsdp.build import FILES, Weights, reshard
+from rltrain.workers.fsdp.capture import Capture, Captured
 from rltrain.workers.fsdp.export import export
 from rltrain.workers.fsdp.forward import Policy, values
 from rltrain.workers.fsdp.inference import infer, recompute
@@ -32,7 +34,9 @@ from rltrain.workers.fsdp.optim import Stepper
 from rltrain.workers.fsdp.precision import to_dtype
 from rltrain.workers.fsdp.rank import RankInfo, connect, derive_seed, disconnect, seed_everything
 from rltrain.workers.fsdp.sharded_model import ShardedModel
+from rltrain.workers.fsdp.watch import UNWATCHED
 from rltrain.workers.sync.broadcast import Address
+from rltrain.workers.sync.checksum import Piece, checksum
 from rltrain.workers.sync.publisher import Publisher
 from rltrain.workers.sync.transport import Descriptor
 
@@ -97,6 +101,7 @@ class TrainWorker:
             "rank": self._info.rank,
             "world_size": self._info.world_size,
             "device": self._info.device,
+            "device_name": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
             "backend": dist.get_backend(),
             "torch": torch.__version__,
             "architecture": models.architecture(model),
@@ -174,6 +179,7 @@ class TrainWorker:
         self._sft, comm = None, self._models["actor"].gradient_comm
         if comm is not None:
             comm.take_s()  # belongs to no update
+            comm.take_traffic()
         if "ref" not in self._models:
             return
         source, target = self._models["actor"].model, self._models["ref"].model
@@ -182,6 +188,40 @@ class TrainWorker:
             for (_, wanted), (_, stale) in pairs:
                 weights.local(stale).copy_(weights.local(wanted))
         self._reference_changed = True
+
+    # Capturing
+
+    def begin_capture(self, elements: int | None) -> None:
+        """Watch the updates to come, and keep what they begin with: ELEMENTS numbers of each tensor; None: all."""
+        for name in self._learning():
+            self._models[name].watch = Capture(self._models[name], self._info.rank, elements)
+
+    def end_capture(self) -> dict[str, Captured]:
+        """What was kept since `begin_capture`, by role."""
+        found: dict[str, Captured] = {}
+        for name in self._learning():
+            watch, self._models[name].watch = self._models[name].watch, UNWATCHED
+            assert isinstance(watch, Capture)
+            found[name] = watch.taken()
+        return found
+
+    def reference_weights(self) -> dict[str, Tensor]:
+        """The reference's weights, whole, on rank 0; elsewhere nothing."""
+        whole = weights.full_weights(self._models["ref"].model, None, self._info.device)
+        return {name: tensor.cpu() for name, tensor in whole if self._info.rank == 0}
+
+    def actor_checksums(self, names: Sequence[str]) -> dict[str, str]:
+        """Checksums of the actor's weights NAMES, in the rollout's dtype."""
+        wanted, dtype = set(names), self._rollout_dtype()
+        tensors = weights.named_weights(self._models["actor"].model)
+        return {
+            name: checksum(weights.gather(tensor.detach(), dtype, self._info.device))
+            for name, tensor in tensors
+            if name in wanted
+        }
+
+    def _learning(self) -> list[ModelName]:
+        return [name for name, sharded in self._models.items() if sharded.stepper is not None]
 
     # Weights
 
@@ -193,9 +233,13 @@ class TrainWorker:
         """SHA-256 of the tokens that this rank learnt from in the last update; "" before the first. Not collective."""
         return self._learnt
 
-    def optimizer_steps(self) -> int:
-        """Steps that the actor's optimizer has taken since the run began, before a resume too. Not collective."""
-        return self._models["actor"].trainer().num_steps
+    def optimizer_steps(self) -> tuple[int, int]:
+        """Steps of the actor's optimizer since the run began, before a resume too: counted here, and by itself.
+
+        Not collective.
+        """
+        stepper = self._models["actor"].trainer()
+        return stepper.num_steps, stepper.remembered_steps()
 
     def weight_manifest(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
         """Name, shape and dtype of what `full_weights` yields, in its order. Not collective."""
@@ -216,9 +260,14 @@ class TrainWorker:
         """Gather bucket INDEX and offer it."""
         return self._sending().publish_bucket(index)
 
-    def finish_publish(self) -> dict[str, str]:
-        """End a sync: free the buffers, and give the checksums of what was sent, if asked for."""
-        return self._sending().finish_publish()
+    def finish_publish(self) -> dict[str, Piece]:
+        """End a sync: free the buffers. With `trainer.verify_weight_sync` what `weight_pieces` gives, else nothing."""
+        self._sending().finish_publish()
+        return self.weight_pieces() if self._config.trainer.verify_weight_sync else {}
+
+    def weight_pieces(self) -> dict[str, Piece]:
+        """This rank's share of the checksums of the actor's weights, as engines should hold them. Not collective."""
+        return held.pieces(self._models["actor"].model, self._rollout_dtype())
 
     def _sending(self) -> Publisher:
         if self._publisher is None:

@@ -8,7 +8,7 @@ sum. Minus zero counts as zero: an engine that hands its weights back through a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,19 +83,25 @@ def combine(pieces: Iterable[Piece]) -> str:
     return f"{str(first.dtype).removeprefix('torch.')}{list(first.shape)}:{value:016x}"
 
 
-def verify(published: Mapping[str, str], held: Mapping[str, str]) -> str | None:
-    """What differs between the checksums of the weights PUBLISHED and those that an engine HELD; None: nothing.
+def combined(ranks: Sequence[Mapping[str, Piece]]) -> dict[str, str]:
+    """Checksums of whole tensors, from the pieces that each of RANKS holds, by name."""
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    return {name: combine(rank[name] for rank in ranks if name in rank) for name in names}
+
+
+def verify(actors: Mapping[str, str], held: Mapping[str, str]) -> str | None:
+    """What differs between the checksums of the ACTOR'S weights and those that an engine HELD; None: nothing.
 
     Returns:
-        one line that names the first tensor that differs (in the order of publication) and counts the others.
+        one line that names the first tensor that differs (in the actor's order) and counts the others.
     """
-    wrong = [name for name, value in published.items() if held.get(name) != value]
+    wrong = [name for name, value in actors.items() if held.get(name) != value]
     if not wrong:
         return None
     name = wrong[0]
     return (
-        f"{len(wrong)} of {len(published)} weights differ, the first is '{name}': "
-        f"published {published[name]}, the engine holds {held.get(name, 'nothing of that name')}"
+        f"{len(wrong)} of {len(actors)} weights differ, the first is '{name}': "
+        f"the actor has {actors[name]}, the engine holds {held.get(name, 'nothing of that name')}"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rltrain.core.errors import RunFailure
-from rltrain.workers.sync.checksum import verify
+from rltrain.workers.sync.checksum import Piece, combined, verify
 from rltrain.workers.sync.transport import merge
 
 
@@ -49,10 +49,10 @@ class WeightSync:
         """Bring VERSION of the weights into every engine.
 
         Engines have their weights awake. Two calls per bucket, one more to end; with `trainer.verify_weight_sync` one
-        more, which proves that every engine holds what was published.
+        more, which proves that every engine holds the actor's own parameters, whatever the publisher sent.
 
         Raises:
-            RunFailure: an engine holds other weights than were published.
+            RunFailure: an engine holds other weights than the actor.
         """
         index, is_last = 0, False
         while not is_last:
@@ -64,19 +64,18 @@ class WeightSync:
                 "load_bucket", descriptor, deadline_s=self._deadline_s, doing="loading weights into engines"
             )
             index, is_last = index + 1, descriptor.bucket.is_last
-        ended: list[dict[str, str]] = self._train_group.all(
+        ended: list[dict[str, Piece]] = self._train_group.all(
             "finish_publish", deadline_s=self._deadline_s, doing="ending weight sync"
         )
-        for published in ended:
-            if published:
-                self._verify(published, version)
+        if any(ended):
+            self._verify(combined(ended), version)
 
-    def _verify(self, published: dict[str, str], version: int) -> None:
-        names = list(published)
+    def _verify(self, actors: dict[str, str], version: int) -> None:
+        names = list(actors)
         answers: list[dict[str, str]] = self._engine_group.all(
             "checksums", names, deadline_s=self._deadline_s, doing="reading weights back from engines"
         )
         for engine, held in enumerate(answers):
-            difference = verify(published, held)
+            difference = verify(actors, held)
             if difference:
                 raise RunFailure(f"weight sync of version {version}: engine {engine}: {difference}")

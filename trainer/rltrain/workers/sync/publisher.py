@@ -11,7 +11,6 @@ from torch import Tensor
 from rltrain.config.schema import RunConfig
 from rltrain.workers.sync.broadcast import Address, BroadcastSender
 from rltrain.workers.sync.bucket import Manifest, largest_bytes, plan, store, take
-from rltrain.workers.sync.checksum import checksum
 from rltrain.workers.sync.cuda_ipc import CudaIpcSender
 from rltrain.workers.sync.shm import ShmSender, check_room
 from rltrain.workers.sync.transport import Descriptor, Sender, Transport, choose
@@ -48,8 +47,6 @@ class Publisher:
         self._buckets = plan(manifest, rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20)
         self._weights = weights
         self._stream: Iterator[tuple[str, Tensor]] = iter(())
-        self._wants_checksums = config.trainer.verify_weight_sync and rank == 0
-        self._checksums: dict[str, str] = {}
         self._broadcast: BroadcastSender | None = None
         self._sender: Sender | None = None
         if self._transport == "cuda_ipc":
@@ -74,20 +71,17 @@ class Publisher:
         """
         if index == 0:
             self._stream = iter(self._weights())
-            self._checksums = {}
         bucket = self._buckets[index]
         buffer = self._sender.staging(largest_bytes(self._buckets)) if self._sender else None
         for entry, tensor in take(bucket, self._stream):
             if buffer is not None:
                 store(entry, tensor, buffer)
-            if self._wants_checksums:
-                self._checksums[entry.name] = checksum(tensor)
         if self._sender is None:
             return None
         return Descriptor(self._transport, bucket, self._sender.send(bucket.num_bytes))
 
-    def finish_publish(self) -> dict[str, str]:
-        """End a sync: free the buffer. Checksums by name on rank 0 with `trainer.verify_weight_sync`, else empty.
+    def finish_publish(self) -> None:
+        """End a sync: free the buffer.
 
         Raises:
             ValueError: the model has more weights than the plan.
@@ -96,7 +90,6 @@ class Publisher:
         if extra is not None:
             raise ValueError(f"weight '{extra[0]}' is not in the plan")
         self.close()
-        return self._checksums
 
     def close(self) -> None:
         """Free the buffer, and unlink shared memory."""

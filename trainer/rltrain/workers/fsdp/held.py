@@ -1,0 +1,46 @@
+"""Checksums of the weights that this rank holds, taken where they are: the proof of a sync shares no code with it.
+
+Nothing is gathered, packed or sent, so a weight that went stale anywhere on its way to an engine differs from these.
+"""
+
+# Torch is typed in part.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from rltrain.workers.sync.checksum import Piece, piece
+
+
+@torch.no_grad()
+def pieces(model: nn.Module, dtype: torch.dtype) -> dict[str, Piece]:
+    """This rank's piece of each parameter and persistent buffer of MODEL, floating-point ones cast to DTYPE first.
+
+    Args:
+        model: sharded, with its shards in place (not gathered by a pass); tied weights count once.
+        dtype: in which engines hold floating-point weights.
+    """
+    kept = model.state_dict().keys()
+    buffers = {name: tensor for name, tensor in model.named_buffers() if name in kept}
+    return {name: _piece(tensor, dtype) for name, tensor in {**dict(model.named_parameters()), **buffers}.items()}
+
+
+def _piece(tensor: Tensor, dtype: torch.dtype) -> Piece:
+    wanted = dtype if tensor.is_floating_point() else tensor.dtype
+    if not isinstance(tensor, DTensor):
+        return piece(tensor.to(wanted))
+    shard, cut = tensor.to_local().to(wanted), [one.dim for one in tensor.placements if isinstance(one, Shard)]
+    if not cut:
+        return piece(shard)
+    (dim,) = cut
+    return piece(shard, dim, _first(tensor, dim), tensor.shape[dim])
+
+
+def _first(tensor: DTensor, dim: int) -> int:
+    """Where this rank's shard begins along DIM: shards are as `Tensor.chunk` cuts them."""
+    mesh, place = tensor.device_mesh, next(i for i, one in enumerate(tensor.placements) if isinstance(one, Shard))
+    size, total = mesh.size(place), tensor.shape[dim]
+    return min(total, mesh.get_local_rank(place) * -(-total // size))
