@@ -170,8 +170,8 @@ def sampling(ref: Reference) -> Link:
             "one seed for all": lambda _: rows[0].seed or 0,
         }
         causes = [cause for cause, of in tries.items() if all(of(row) == row.seed for row in rows)]
-        return differs("sampling", f"{len(odd)} of {len(rows)} requests have another seed than seed {seed}, step {step}, "
-                       "prompt and sample give", len(rows), [row_name(rows[at], at) for at in odd], causes[:1])  # fmt: skip
+        said = f"{len(odd)} of {len(rows)} requests have other seeds than seed {seed}, step {step}, prompt, sample give"
+        return differs("sampling", said, len(rows), [row_name(rows[at], at) for at in odd], causes[:1])
     return same("sampling", len(plain) + len(rows), "" if rows else "no seeds of requests were recorded")
 
 
@@ -239,8 +239,9 @@ def rewards(ref: Reference) -> Link:
     wanted = torch.tensor([[one[name][0] if name in one else 0.0 for name in names] for one in own]).double()
     mask = torch.tensor([[name in one for name in names] for one in own]).reshape(wanted.shape)
     parts = Numbers(found.reshape(wanted.shape), wanted, torch.full_like(wanted, EPS), mask)
-    links = [compare.judged("rewards", parts, "", "parts of rewards", compare.places(case.rows, parts, ref.ranks, mask),
-                            _reward_causes(ref, parts, lambda row: [rules.parts(*row, rule_list)[n][0] for n in names]))]  # fmt: skip
+    causes = _reward_causes(ref, parts, lambda row: _values(rules.parts(*row, rule_list), names))
+    places = compare.places(case.rows, parts, ref.ranks, mask)
+    links = [compare.judged("rewards", parts, "", "parts of rewards", places, causes)]
     total = torch.tensor([_total(ref, at, one) for at, one in enumerate(own)]).double()
     size = EPS * total.abs().clamp(min=1.0)
     scores = torch.tensor([row.score for row in case.rows]).double()
@@ -255,13 +256,17 @@ def rewards(ref: Reference) -> Link:
         for shift in (-1, 1):
             tries[f"those of the row {'before' if shift > 0 else 'after'}"] = scores.roll(shift)[:, None] * last
         tries["with the opposite sign"] = -at_end
-        links.append(compare.judged("rewards", placed, "", "scores of tokens", compare.places(case.rows, placed, {}, placed.mask),
-                                    compare.explained(placed, tries)))  # fmt: skip
+        places, causes = compare.places(case.rows, placed, {}, placed.mask), compare.explained(placed, tries)
+        links.append(compare.judged("rewards", placed, "", "scores of tokens", places, causes))
     found_link = compare.mixed("rewards", links)
     taken = sorted({part for row in case.rows for part in row.reward_parts if part in rules.OTHERS})
     note = [f"taken as recorded: {', '.join(taken)}"] if taken else []
     note += ["baselines of greedy answers were not recomputed"] if "reward_baselines" in case.batch else []
     return _noted(found_link, note)
+
+
+def _values(found: dict[str, tuple[float, float]], names: Sequence[str]) -> list[float]:
+    return [found[name][0] for name in names]
 
 
 def _noted(link: Link, notes: Sequence[str]) -> Link:
