@@ -141,7 +141,10 @@ class _Maker:
         self.place.mkdir(parents=True)
         rows = self.hook("rows", rows)
         head = self._head()
-        save_file({k: v.detach().clone() for k, v in self.hook("fields", self.fields).items()}, self.place / "batch.safetensors")
+        save_file(
+            {k: v.detach().clone() for k, v in self.hook("fields", self.fields).items()},
+            self.place / "batch.safetensors",
+        )
         save_file(self.weights, self.place / "weights.safetensors")
         (self.place / "rows.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
         (self.place / "capsule.json").write_bytes(msgspec.json.encode(self.hook("head", head)))
@@ -165,7 +168,9 @@ class _Maker:
                 rows.append(self._answered(index, f"{epoch}-{index}", sample, messages, text, ids, digits))
         return rows
 
-    def _answered(self, index: int, uid: str, sample: int, messages: Any, text: str, prompt: tuple[int, ...], truth: str) -> CapsuleRow:
+    def _answered(
+        self, index: int, uid: str, sample: int, messages: Any, text: str, prompt: tuple[int, ...], truth: str
+    ) -> CapsuleRow:
         words = f"{self.plan.seed}/{self.plan.step}/{uid}/{sample}"
         seed = self.hook("request_seed", int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big") >> 1)
         generator, ids, log_probs = torch.Generator().manual_seed(seed), list(prompt), list[float]()
@@ -193,7 +198,10 @@ class _Maker:
     def _batch(self, rows: list[CapsuleRow]) -> None:
         plan, f = self.plan, self.fields
         width, wide = max(len(r.prompt_ids) for r in rows), max(len(r.response_ids or ()) for r in rows)
-        ids, real = torch.zeros(len(rows), width + wide, dtype=torch.long), torch.zeros(len(rows), width + wide, dtype=torch.bool)
+        ids, real = (
+            torch.zeros(len(rows), width + wide, dtype=torch.long),
+            torch.zeros(len(rows), width + wide, dtype=torch.bool),
+        )
         engine = torch.zeros(len(rows), wide)
         for at, row in enumerate(rows):
             both = [*row.prompt_ids, *(row.response_ids or ())]
@@ -219,7 +227,9 @@ class _Maker:
             f["reward_baselines"] = torch.rand(plan.prompts).repeat_interleave(plan.n)
         rewards = scores
         if plan.kl_reward:
-            rewards, _ = apply_kl_to_reward(scores, f["old_log_probs"], f["ref_log_probs"], mask, self.hook("kl_coef", 0.1), plan.kl_reward)
+            rewards, _ = apply_kl_to_reward(
+                scores, f["old_log_probs"], f["ref_log_probs"], mask, self.hook("kl_coef", 0.1), plan.kl_reward
+            )
         f["token_level_rewards"] = rewards
         groups = torch.tensor([row.index for row in rows])
         adv, returns = compute_advantages(
@@ -236,7 +246,11 @@ class _Maker:
     def policy(self, model: Any, rows: list[int]) -> tuple[Tensor, Tensor]:
         """Padded, all at once: log-probabilities and entropies [rows, R]."""
         f, wide = self.fields, self.fields["response_mask"].shape[1]
-        out = model(input_ids=f["input_ids"][rows], attention_mask=f["attention_mask"][rows].long(), position_ids=f["position_ids"][rows])
+        out = model(
+            input_ids=f["input_ids"][rows],
+            attention_mask=f["attention_mask"][rows].long(),
+            position_ids=f["position_ids"][rows],
+        )
         log_p = (out.logits[:, -wide - 1 : -1] / self.hook("actor_temperature", self.plan.temperature)).log_softmax(-1)
         mask = f["response_mask"][rows]
         picked = log_p.gather(-1, f["responses"][rows][..., None])[..., 0]
@@ -244,7 +258,11 @@ class _Maker:
 
     def value(self, rows: list[int]) -> Tensor:
         f, wide = self.fields, self.fields["response_mask"].shape[1]
-        hidden = self.critic.backbone(input_ids=f["input_ids"][rows], attention_mask=f["attention_mask"][rows].long(), position_ids=f["position_ids"][rows])
+        hidden = self.critic.backbone(
+            input_ids=f["input_ids"][rows],
+            attention_mask=f["attention_mask"][rows].long(),
+            position_ids=f["position_ids"][rows],
+        )
         values = self.critic.head["linear"](hidden.last_hidden_state)[..., 0]
         return values[:, -wide - 1 : -1] * f["response_mask"][rows]
 
@@ -267,13 +285,17 @@ class _Maker:
 
     def _engine(self, when: str) -> EngineRecord:
         sums = {name: checksum(tensor) for name, tensor in self.actor.named_parameters()}
-        return EngineRecord(engine=0, when=when, dtype="float32", held=self.hook(f"held_{when}", dict(sums)), actor=sums)
+        return EngineRecord(
+            engine=0, when=when, dtype="float32", held=self.hook(f"held_{when}", dict(sums)), actor=sums
+        )
 
     def _update(self, role: str, model: nn.Module) -> tuple[MiniRecord, ...]:
         plan, total = self.plan, 20
         settings = self.config["critic" if role == "critic" else "actor_rollout_ref"]
         settings = settings if role == "critic" else settings["actor"]
-        optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=self.hook("decay", 0.01))
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=plan.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=self.hook("decay", 0.01)
+        )
         per_step, warm = plan.minis * plan.epochs, plan.critic_warmup if role == "actor" else 0
         done = (plan.step - 1 - warm) * per_step
         if done:  # as after a resume: moments of gradients past
@@ -290,7 +312,9 @@ class _Maker:
         records: list[MiniRecord] = []
         for number, rows in enumerate(self._minis(role, per_step)):
             fraction = done / max((total - warm) * per_step, 1)
-            lr = plan.lr * (0.1 + 0.9 * 0.5 * (1 + torch.cos(torch.tensor(torch.pi * fraction, dtype=torch.float64)).item()))
+            lr = plan.lr * (
+                0.1 + 0.9 * 0.5 * (1 + torch.cos(torch.tensor(torch.pi * fraction, dtype=torch.float64)).item())
+            )
             records.append(self._mini(role, model, optimizer, number, rows, self.hook("lr", lr), done, settings))
             done += 1
         self._keep(role, "after", model, optimizer)
@@ -308,7 +332,9 @@ class _Maker:
         assert len(minis) == count
         return self.hook("minis", minis)
 
-    def _mini(self, role: str, model: Any, optimizer: Any, number: int, rows: list[int], lr: float, done: int, settings: Any) -> MiniRecord:
+    def _mini(
+        self, role: str, model: Any, optimizer: Any, number: int, rows: list[int], lr: float, done: int, settings: Any
+    ) -> MiniRecord:
         plan, f = self.plan, self.fields
         normalizer = self.hook("normalizer", AggNormalizer.of(f["response_mask"][rows], 6.0))
         ranks = self._dealt(rows)
@@ -341,11 +367,16 @@ class _Maker:
         room = [len(rows) // ranks + (rank < len(rows) % ranks) for rank in range(ranks)]
         shares: list[list[int]] = [[] for _ in range(ranks)]
         for at in sorted(range(len(rows)), key=lambda at: (-lengths[rows[at]], at)):
-            rank = min((r for r in range(ranks) if len(shares[r]) < room[r]), key=lambda r: (sum(lengths[rows[a]] for a in shares[r]), r))
+            rank = min(
+                (r for r in range(ranks) if len(shares[r]) < room[r]),
+                key=lambda r: (sum(lengths[rows[a]] for a in shares[r]), r),
+            )
             shares[rank].append(at)
         return self.hook("dealt", [[rows[at] for at in sorted(share)] for share in shares])
 
-    def _loss(self, role: str, model: Any, number: int, rows: list[int], normalizer: AggNormalizer, settings: Any) -> dict[str, Tensor]:
+    def _loss(
+        self, role: str, model: Any, number: int, rows: list[int], normalizer: AggNormalizer, settings: Any
+    ) -> dict[str, Tensor]:
         f = self.fields
         mask = f["response_mask"][rows]
 
@@ -359,7 +390,15 @@ class _Maker:
             return {"loss": loss, "vf_loss": loss, "loss_tokens": mask.sum()}
         log_p, entropy = self.policy(model, rows)
         log_p = self.hook("update_log_probs", log_p)
-        self._note("actor", number, rows, log_probs=log_p, entropys=entropy, advantages=f["advantages"][rows], old_log_probs=f["old_log_probs"][rows])
+        self._note(
+            "actor",
+            number,
+            rows,
+            log_probs=log_p,
+            entropys=entropy,
+            advantages=f["advantages"][rows],
+            old_log_probs=f["old_log_probs"][rows],
+        )
         weights = f["rollout_is_weights"][rows] if "rollout_is_weights" in f else None
         advantages = self.hook("loss_advantages", f["advantages"][rows])
         inputs = PolicyLossInputs(log_p, f["old_log_probs"][rows], advantages, mask, weights, 0.2, 0.28, 3.0)
@@ -371,7 +410,11 @@ class _Maker:
         return {"loss": loss, **terms, "loss_tokens": mask.sum()}
 
     def _note(self, role: str, number: int, rows: list[int], **values: Tensor) -> None:
-        for name, value in {**values, "mask": self.fields["response_mask"][rows], "responses": self.fields["responses"][rows]}.items():
+        for name, value in {
+            **values,
+            "mask": self.fields["response_mask"][rows],
+            "responses": self.fields["responses"][rows],
+        }.items():
             key = f"{role}.{number}/{name}"
             self.fields.setdefault(key, torch.zeros(self.fields["response_mask"].shape, dtype=value.dtype))
             self.fields[key][rows] = value.detach()

@@ -53,7 +53,9 @@ def rows_with(**changed: Any) -> Callable[[list[CapsuleRow]], list[CapsuleRow]]:
     return lambda rows: [msgspec.structs.replace(row, **{k: v(row) for k, v in changed.items()}) for row in rows]
 
 
-def fields_with(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def fields_with(
+    name: str, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda fields: {**fields, name: change(fields[name])}
 
 

@@ -41,9 +41,9 @@ def differs(name: str, said: str, compared: int, where: Iterable[str] = (), caus
 
 
 def mixed(name: str, links: Sequence[Link]) -> Link:
-    """LINKS that are parts of one: the one that differs most, or all together."""
+    """LINKS that are parts of one, in order: the first that differs, or all together."""
     rank = {"differs": 2, "unknown": 1, "same": 0}
-    worst = max(links, key=lambda link: (rank[link.status], (link.largest or 0) / (link.bound or 1e-30)))
+    worst = max(links, key=lambda link: rank[link.status])
     status: Literal["same", "differs", "unknown"] = worst.status
     if status == "unknown" and any(link.status == "same" and link.compared for link in links):
         status = "same"
@@ -179,14 +179,14 @@ def _positions(wrong: Tensor, mask: Tensor, bad: Sequence[int]) -> list[str]:
 def explained(numbers: Numbers, tries: Mapping[str, Tensor]) -> list[str]:
     """Those of TRIES, what the numbers would be by other causes, that make the difference go away."""
     where = numbers.wrong.any(-1, keepdim=True) & numbers.mask
-    left = {
-        name: rms((numbers.found.double() - tried.double())[where].nan_to_num(nan=1e30))
-        for name, tried in tries.items()
-    }
-    whole, allowed = (
-        rms(numbers.gaps[where].clamp(max=1e30)),
-        float(numbers.bounds[where].max()) if where.any() else 0.0,
-    )
+    if not bool(where.any()):
+        return []
+    whole, allowed = rms(numbers.gaps[where].clamp(max=1e30)), float(numbers.bounds[where].max())
+    left: dict[str, float] = {}
+    for name, tried in tries.items():
+        known = where & ~tried.isnan()
+        if 2 * int(known.sum()) >= int(where.sum()):
+            left[name] = rms((numbers.found.double() - tried.double())[known].nan_to_num(nan=1e30))
     good = [
         name
         for name, rest in sorted(left.items(), key=lambda one: one[1])

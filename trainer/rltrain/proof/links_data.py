@@ -21,6 +21,8 @@ from rltrain.proof.reference import Reference
 
 _MOST_DRAWN = 40_000_000
 """Numbers drawn in search of the data set's size."""
+_MOST_TRIED = 64
+"""Sizes at which other orders are tried."""
 
 
 def prompts(ref: Reference) -> Link:
@@ -57,17 +59,20 @@ def _in_order(ref: Reference, uids: list[str], per_step: int) -> Link:
     for size in sizes:
         if order.prompts_of(head.step, per_step, size, seed, shuffle) == uids:
             return same("prompts", len(uids), f"the order of a data set of {size} rows")
-    others = {f"they are those of step {step}": (step, seed, shuffle) for step in range(1, head.total_steps + 1)}
+    near = {1, *range(max(head.step - 2, 1), head.step + 3)}
+    others = {f"they are those of step {step}": (step, seed, shuffle) for step in sorted(near)}
     others |= {
         f"the order of seed {seed + more}": (head.step, seed + more, shuffle) for more in (-1, 1, head.seed - seed)
     }
     others |= {"the order of the files, not shuffled" if shuffle else "shuffled": (head.step, seed, not shuffle)}
     causes: list[str] = []
-    for size in sizes[:1]:
+    for size in sizes[:_MOST_TRIED]:
         for cause, (step, other, mixed) in others.items():
             found = order.prompts_of(step, per_step, size, other, mixed)
-            if found == uids or (sorted(found) == sorted(uids)):
+            if sorted(found) == sorted(uids):
                 causes.append(cause if found == uids else f"{cause}, in another order")
+        if causes:
+            break
     return differs("prompts", f"no data set size gives these prompts at step {head.step} by seed {seed}", len(uids),
                    [f"the first are {', '.join(uids[:4])}"], causes[:3])  # fmt: skip
 
@@ -165,8 +170,8 @@ def sampling(ref: Reference) -> Link:
             "one seed for all": lambda _: rows[0].seed or 0,
         }
         causes = [cause for cause, of in tries.items() if all(of(row) == row.seed for row in rows)]
-        return differs("sampling", f"{len(odd)} of {len(rows)} requests have another seed than seed {seed}, step {step}, "
-                       "prompt and sample give", len(rows), [row_name(rows[at], at) for at in odd], causes[:1])  # fmt: skip
+        said = f"{len(odd)} of {len(rows)} requests have other seeds than seed {seed}, step {step}, prompt, sample give"
+        return differs("sampling", said, len(rows), [row_name(rows[at], at) for at in odd], causes[:1])
     return same("sampling", len(plain) + len(rows), "" if rows else "no seeds of requests were recorded")
 
 
@@ -234,8 +239,9 @@ def rewards(ref: Reference) -> Link:
     wanted = torch.tensor([[one[name][0] if name in one else 0.0 for name in names] for one in own]).double()
     mask = torch.tensor([[name in one for name in names] for one in own]).reshape(wanted.shape)
     parts = Numbers(found.reshape(wanted.shape), wanted, torch.full_like(wanted, EPS), mask)
-    links = [compare.judged("rewards", parts, "", "parts of rewards", compare.places(case.rows, parts, ref.ranks, mask),
-                            _reward_causes(ref, parts, lambda row: [rules.parts(*row, rule_list)[n][0] for n in names]))]  # fmt: skip
+    causes = _reward_causes(ref, parts, lambda row: _values(rules.parts(*row, rule_list), names))
+    places = compare.places(case.rows, parts, ref.ranks, mask)
+    links = [compare.judged("rewards", parts, "", "parts of rewards", places, causes)]
     total = torch.tensor([_total(ref, at, one) for at, one in enumerate(own)]).double()
     size = EPS * total.abs().clamp(min=1.0)
     scores = torch.tensor([row.score for row in case.rows]).double()
@@ -250,13 +256,17 @@ def rewards(ref: Reference) -> Link:
         for shift in (-1, 1):
             tries[f"those of the row {'before' if shift > 0 else 'after'}"] = scores.roll(shift)[:, None] * last
         tries["with the opposite sign"] = -at_end
-        links.append(compare.judged("rewards", placed, "", "scores of tokens", compare.places(case.rows, placed, {}, placed.mask),
-                                    compare.explained(placed, tries)))  # fmt: skip
+        places, causes = compare.places(case.rows, placed, {}, placed.mask), compare.explained(placed, tries)
+        links.append(compare.judged("rewards", placed, "", "scores of tokens", places, causes))
     found_link = compare.mixed("rewards", links)
     taken = sorted({part for row in case.rows for part in row.reward_parts if part in rules.OTHERS})
     note = [f"taken as recorded: {', '.join(taken)}"] if taken else []
     note += ["baselines of greedy answers were not recomputed"] if "reward_baselines" in case.batch else []
     return _noted(found_link, note)
+
+
+def _values(found: dict[str, tuple[float, float]], names: Sequence[str]) -> list[float]:
+    return [found[name][0] for name in names]
 
 
 def _noted(link: Link, notes: Sequence[str]) -> Link:

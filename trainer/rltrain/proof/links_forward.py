@@ -27,7 +27,10 @@ def engine_weights(ref: Reference) -> Link:
     versions, wanted = ref.case.batch.get("policy_version"), ref.case.head.policy_version
     if versions is not None and bool((versions != wanted).any()):
         old = sorted({int(version) for version in versions if int(version) != wanted})
-        said = f"{int((versions != wanted).sum())} of {len(versions)} answers are of the weights of step {old[0]}, the actor had those of step {wanted}"
+        others = int((versions != wanted).sum())
+        said = (
+            f"{others} of {len(versions)} answers are by the weights of step {old[0]}, the actor had those of {wanted}"
+        )
         return differs("engine-weights", said, len(versions))
     return _held(ref, "engine-weights", "before", "actor.before")
 
@@ -110,7 +113,10 @@ def engine_log_probs(ref: Reference) -> Link:
         edge = (found[0] - found[-1]).abs() > 1e-3
         return found[len(found) // 2].masked_fill(edge, torch.nan), models.entropy(log_p)
 
-    reading = ref.read("actor.before", "engine", f"engine {temperature}", stat)
+    if top_k <= 0 and top_p >= 1 and not least:
+        reading = ref.read("actor.before", "engine", f"policy {temperature}", policy_stat(temperature))
+    else:
+        reading = ref.read("actor.before", "engine", f"engine {temperature}", stat)
     numbers = reading.numbers(0, found, ref.read_mask & ~reading.exact[0].isnan())
     plain = ref.temperature if asked is None else temperature
     causes = policy_causes(ref, numbers, "actor.before", "engine", plain)
@@ -141,8 +147,9 @@ def _policy(ref: Reference, name: str, field: str, moment: str, role: str) -> Li
     case, found = ref.case, ref.case.batch[field]
     reading = ref.read(moment, role, f"policy {ref.temperature}", policy_stat(ref.temperature))
     numbers = reading.numbers(0, found, ref.read_mask)
-    links = [compare.judged(name, numbers, "nats", "log-probabilities", compare.places(case.rows, numbers, ref.ranks, case.mask),
-                            policy_causes(ref, numbers, moment, role, ref.temperature))]  # fmt: skip
+    places = compare.places(case.rows, numbers, ref.ranks, case.mask)
+    causes = policy_causes(ref, numbers, moment, role, ref.temperature)
+    links = [compare.judged(name, numbers, "nats", "log-probabilities", places, causes)]
     if field == "old_log_probs" and "entropys" in case.batch:
         entropies = reading.numbers(1, case.batch["entropys"], ref.read_mask)
         links.append(

@@ -80,8 +80,9 @@ def _causes(update: Update, recorded: Mapping[str, Tensor]) -> list[str]:
             "kl_loss": float(update.settings["kl_loss_coef"]),
         }
         if found is not None:
-            return [f"'{part}' counts {value:.4g} times, the config says {wanted[part]:g}"
-                    for part, value in zip(parts, found, strict=True) if abs(value - wanted[part]) > 1e-3 * abs(wanted[part]) + 1e-6]  # fmt: skip
+            both = {part: (value, wanted[part]) for part, value in zip(parts, found, strict=True)}
+            odd = {part: pair for part, pair in both.items() if abs(pair[0] - pair[1]) > 1e-3 * abs(pair[1]) + 1e-6}
+            return [f"'{part}' counts {has:.4g} times, the config says {right:g}" for part, (has, right) in odd.items()]
     passes = [micro for micro in mini.micro_batches if micro.rows][:_MOST_PASSES]
     groups = {f"rank {rank}": [*share] for rank, share in enumerate(mini.rows) if share}
     if len(passes) > len(groups):

@@ -16,7 +16,7 @@ from rltrain.proof import compare, formulas
 from rltrain.proof.compare import EPS, FACTOR, Unknown, differs, same
 from rltrain.proof.formulas import State
 from rltrain.proof.links_update import known_rows, updates
-from rltrain.proof.reference import Reference
+from rltrain.proof.reference import Reference, policy_stat, value_stat
 from rltrain.proof.update import Update, norm
 
 _MOMENTS = ("", "exp_avg.", "exp_avg_sq.")
@@ -36,7 +36,7 @@ def _clip(ref: Reference, update: Update) -> Link:
         if mini.grad_norm is not None and finite != mini.applied:
             return differs(
                 "clip",
-                f"step {number} of the {update.role} had a norm of {mini.grad_norm}, and was {'' if mini.applied else 'not '}applied",
+                f"step {number} of the {update.role}: norm {mini.grad_norm}, {'' if mini.applied else 'not '}applied",
                 1,
             )
     if recorded is None or not ref.case.whole or first.grad_norm is None:
@@ -44,13 +44,18 @@ def _clip(ref: Reference, update: Update) -> Link:
     length = norm(recorded.values())
     bound = FACTOR * EPS * length
     if abs(first.grad_norm - length) > bound:
-        largest = ref.case.head.world_size
-        tries = {"the largest number of it": max(float(one.abs().max()) for one in recorded.values()), "clipped already": update.settings["grad_clip"] or 0,
-                 "times the number of ranks": length * largest, "of one rank's share": length / largest**0.5, "squared": length**2,
-                 "the sum of the tensors' norms": sum(float(one.double().norm()) for one in recorded.values())}  # fmt: skip
+        ranks = ref.case.head.world_size
+        tries = {"the largest number of it": max(float(one.abs().max()) for one in recorded.values()),
+                 "clipped already": float(update.settings["grad_clip"] or 0), "squared": length**2,
+                 "times the number of ranks": length * ranks, "of one rank's share": length / ranks**0.5,
+                 "the tensors' norms summed": sum(float(one.double().norm()) for one in recorded.values())}  # fmt: skip
         causes = [words for words, value in tries.items() if abs(value - first.grad_norm) <= max(bound, 1e-4 * length)]
-        return Link(name="clip", status="differs", said=f"the norm is {first.grad_norm:.6g}, the recorded gradient's is {length:.6g}",
-                    compared=1, largest=abs(first.grad_norm - length), bound=bound, where=(f"the {update.role}",), causes=tuple(causes))  # fmt: skip
+        said, gap = (
+            f"the norm is {first.grad_norm:.6g}, the recorded gradient's is {length:.6g}",
+            first.grad_norm - length,
+        )
+        return Link(name="clip", status="differs", said=said, compared=1, largest=abs(gap), bound=bound,
+                    where=(f"the {update.role}",), causes=tuple(causes))  # fmt: skip
     wanted = formulas.clip_factor(length, update.settings["grad_clip"])
     found = _factor(update, recorded)
     if found is not None and abs(found / wanted - 1) > _SEEN:
@@ -60,8 +65,9 @@ def _clip(ref: Reference, update: Update) -> Link:
         )
         if abs(found / wanted**2 - 1) < _SEEN:
             causes = ["clipped twice"]
-        return Link(name="clip", status="differs", said=f"the gradient of the {update.role} was multiplied by {found:.5g}, not by {wanted:.5g}",
-                    compared=2, largest=abs(found - wanted), bound=_SEEN * wanted, causes=tuple(causes))  # fmt: skip
+        said = f"the gradient of the {update.role} was multiplied by {found:.5g}, not by {wanted:.5g}"
+        return Link(name="clip", status="differs", said=said, compared=2, largest=abs(found - wanted),
+                    bound=_SEEN * wanted, causes=tuple(causes))  # fmt: skip
     return Link(
         name="clip", status="same", compared=1 + (found is not None), largest=abs(first.grad_norm - length), bound=bound
     )
@@ -135,7 +141,7 @@ def _rates(ref: Reference, update: Update) -> Link:
             causes = [f"that of optimizer step {step}" for step in range(total + 1)
                       if abs(formulas.learning_rate(optim, step, total) - mini.lr) <= 1e-6 * mini.lr][:1]  # fmt: skip
             causes = causes or [f"{mini.lr / float(optim['lr']):.4g} of the peak"]
-            said = f"the learning rate of the {update.role} is {mini.lr:.6g}, the schedule says {wanted:.6g} at optimizer step {mini.optimizer_steps}"
+            said = f"the learning rate of the {update.role} is {mini.lr:.6g}, the schedule says {wanted:.6g}"
             return differs("optimizer", said, len(update.minis), [f"mini batch {number}"], causes)
     return same("optimizer", len(update.minis))
 
@@ -170,7 +176,7 @@ def _one(ref: Reference, update: Update) -> Link:
                 )
     if not bad:
         return same("optimizer", sum(states[0].numel() for states in wanted.values()))
-    said = f"AdamW on the recorded gradient gives other numbers for {len(bad)} of {3 * len(wanted)} tensors of the {update.role}"
+    said = f"AdamW gives other numbers for {len(bad)} of {3 * len(wanted)} tensors of the {update.role}"
     places = [line for _, line in sorted(bad, key=lambda one: -one[0])]
     return differs("optimizer", said, len(wanted), places, _step_causes(ref, update))
 
@@ -280,7 +286,8 @@ def _many(ref: Reference, update: Update) -> Link:
     compared = 3 * len(exact[1])
     if not bad:
         return Link(name="optimizer", status="same", compared=compared, largest=worst[1], bound=worst[2])
-    said = f"after {len(update.minis)} optimizer steps {len(bad)} of {compared} tensors of the {update.role} are not the reference's"
+    steps = f"{len(update.minis)} optimizer steps"
+    said = f"after {steps} {len(bad)} of {compared} tensors of the {update.role} are not the reference's"
     places = [line for _, line in sorted(bad, key=lambda one: -one[0])]
     return differs("optimizer", said, compared, places, _many_causes(ref, update, exact[1]))
 
@@ -297,7 +304,8 @@ def _later(ref: Reference, update: Update, number: int, exact: Any, low: Any) ->
         numbers = compare.Numbers(found, exact.read, noise, mask)
         if bool(numbers.wrong.any()):
             ranks = {row: rank for rank, share in enumerate(mini.rows) for row in share}
-            what = f"{'log-probabilities' if update.role == 'actor' else 'values'} of the {update.role} at its optimizer step {number}"
+            what = "log-probabilities" if update.role == "actor" else "values"
+            what += f" of the {update.role} at its optimizer step {number}"
             first = ref.read(f"{update.role}.before", update.role, *_stat(ref, update)).exact[0]
             causes = compare.explained(numbers, {"the weights of the first step: it did not move": first})
             return compare.judged(
@@ -307,14 +315,12 @@ def _later(ref: Reference, update: Update, number: int, exact: Any, low: Any) ->
         noise = norm(low.gradient[name].double() - exact.gradient[name] for name in exact.gradient)
         bound, gap = FACTOR * (noise + EPS * exact.norm), abs(mini.grad_norm - exact.norm)
         if gap > bound:
-            said = f"the gradient's norm at optimizer step {number} of the {update.role} is {mini.grad_norm:.6g}, the reference's {exact.norm:.6g}"
+            said = f"the norm at step {number} of the {update.role} is {mini.grad_norm:.6g}, not {exact.norm:.6g}"
             return Link(name="optimizer", status="differs", said=said, compared=1, largest=gap, bound=bound)
     return None
 
 
 def _stat(ref: Reference, update: Update) -> tuple[str, Any]:
-    from rltrain.proof.reference import policy_stat, value_stat
-
     if update.role == "critic":
         return "values", value_stat
     return f"policy {ref.temperature}", policy_stat(ref.temperature)

@@ -43,8 +43,8 @@ def update_rows(ref: Reference) -> Link:
     learns = {"actor": head.step > int(case.config("trainer.critic_warmup", 0)), "critic": "values" in case.batch}
     for role, wanted in learns.items():
         if wanted != any(update.role == role for update in roles):
-            said = f"the {role} {'did not learn' if wanted else 'learnt'} at step {head.step}, by the config it does {'' if wanted else 'not'}"
-            return differs("update-rows", said.strip(), 1)
+            how = "did not learn" if wanted else "learnt"
+            return differs("update-rows", f"the {role} {how} at step {head.step}, unlike the config says", 1)
     for update in roles:
         if (found := _wrong_minis(ref, update)) is not None:
             return found
@@ -138,7 +138,7 @@ def _copies(ref: Reference, update: Update, number: int) -> list[Link]:
 
 
 def update_log_probs(ref: Reference) -> Link:
-    """What the first mini batch's forward passes gave. Later ones hang on its step: they are judged with the optimizer."""
+    """What the first mini batch's forward passes gave. Later ones hang on its step: `optimizer` judges them."""
     links: list[Link] = []
     name, case = "update-log-probs", ref.case
     for update in updates(ref):
@@ -204,8 +204,8 @@ def _losses(ref: Reference, update: Update) -> list[Link]:
             continue
         numbers = Numbers(found, wanted[:, None], (EPS * size)[:, None], torch.ones(len(here), 1, dtype=torch.bool))
         bad: Any = numbers.wrong[:, 0].nonzero().flatten().tolist()
-        where = [f"mini batch {here[at][0]}, rank {_micro(update, here[at]).rank}, rows {span(_micro(update, here[at]).rows)}: "
-                 f"{float(found[at, 0]):.6g}, the reference {float(wanted[at]):.6g}" for at in bad]  # fmt: skip
+        where = [f"mini batch {here[at][0]}, {_named(_micro(update, here[at]))}: {float(found[at, 0]):.6g}, "
+                 f"the reference {float(wanted[at]):.6g}" for at in bad]  # fmt: skip
         causes = _loss_causes(update, here, part, numbers) if bad else []
         links.append(compare.judged("loss", numbers, "", f"passes' '{part}' of the {update.role}", where, causes))
     return links
@@ -213,6 +213,10 @@ def _losses(ref: Reference, update: Update) -> list[Link]:
 
 def _micro(update: Update, place: tuple[int, int]) -> Any:
     return update.minis[place[0]].micro_batches[place[1]]
+
+
+def _named(micro: Any) -> str:
+    return f"rank {micro.rank}, rows {span(micro.rows)}"
 
 
 def span(rows: Sequence[int]) -> str:
@@ -322,8 +326,10 @@ def _coefficients(update: Update, passes: Sequence[tuple[int, int]], numbers: Nu
     matrix = torch.stack([part for part in parts if part is not None], dim=1)
     solved = torch.linalg.lstsq(matrix, numbers.found[:, 0] - base).solution
     keys = {"entropy_loss": ("entropy_coeff", -1), "kl_loss": ("kl_loss_coef", 1)}
-    words = [f"{keys[name][0]} {float(value) * keys[name][1]:.4g}, the config says {float(update.settings[keys[name][0]]):g}"
-             for name, value in zip(names, solved, strict=True)]  # fmt: skip
+    words: list[str] = []
+    for name, value in zip(names, solved, strict=True):
+        key, sign = keys[name]
+        words.append(f"{key} {float(value) * sign:.4g}, the config says {float(update.settings[key]):g}")
     return (
         {" and ".join(words): (base + matrix @ solved)[:, None]} if len(passes) > len(names) or len(names) == 1 else {}
     )

@@ -152,7 +152,8 @@ def gradients(model: Any, rows: Sequence[int], loss_of: Callable[[int], Tensor])
         loss = loss_of(row)
         if not loss.requires_grad:
             continue
-        for name, found in zip(named, torch.autograd.grad(loss, [*named.values()], allow_unused=True), strict=True):
+        found_all: Any = torch.autograd.grad(loss, [*named.values()], allow_unused=True)
+        for name, found in zip(named, found_all, strict=True):
             if found is not None:
                 sums[name] += found
     return sums

@@ -19,6 +19,8 @@ from rltrain.proof.read import BadCapsule, one_line, read
 from rltrain.proof.reference import Reference
 
 Tell = Callable[[dict[str, Any]], None]
+_SMALL = 20_000_000
+"""Parameters below which one thread is faster than two that wait for each other."""
 PROOFS: Mapping[str, Callable[[Reference], Link]] = {
     "prompts": links_data.prompts,
     "prompt-ids": links_data.prompt_ids,
@@ -52,13 +54,15 @@ def run(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         `rlcheck.facts.step.StepFacts` as plain data.
     """
     begun, proofs, stages = time.monotonic(), list[CapsuleProof](), list[StageTime]()
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), 2)))
     failure: Failure | None = None
     try:
         saved = None if not request.get("checkpoint") else saved_weights(Path(request["checkpoint"]))
         for path in sorted((Path(each) for each in request["capsules"]), key=_step):
             tell({"stage": f"reading {path.name}"})
-            proof = prove(Reference(read(path), saved), tell)
+            ref = Reference(read(path), saved)
+            if ref.size < _SMALL:
+                torch.set_num_threads(1)
+            proof = prove(ref, tell)
             proofs.append(proof)
             stages.append(StageTime(name=path.name, seconds=proof.seconds))
             tell({"partial": {"capsules": msgspec.to_builtins(proofs), "stages": msgspec.to_builtins(stages)}})

@@ -124,20 +124,25 @@ class Reference:
             for place, values in enumerate(stat(model, tokens)):
                 if len(found) <= place:
                     found = (*found, torch.full(shape, torch.nan, dtype=torch.float64))
+                found[place][row] = 0.0
                 found[place][row, : len(values)] = values.double()
         if not found:
             raise Unknown("the capsule has no rows")
         return found
 
     @cached_property
+    def size(self) -> int:
+        """Parameters of the actor."""
+        shapes = self.case.weights.get("actor.before", {}) if self.saved is None else self.saved
+        return sum(tensor.numel() for tensor in shapes.values())
+
+    @cached_property
     def tokens(self) -> dict[int, Tokens]:
         """The rows that are read: all, or the first ones of a large model."""
-        shapes = self.case.weights.get("actor.before", {}) if self.saved is None else self.saved
-        size = sum(tensor.numel() for tensor in shapes.values())
         room, chosen = MOST_OPERATIONS, dict[int, Tokens]()
         for row in range(len(self.case.rows)):
             prompt, answer = self.case.tokens(row)
-            room -= size * (len(prompt) + len(answer))
+            room -= self.size * (len(prompt) + len(answer))
             if chosen and room < 0:
                 break
             if prompt and answer:

@@ -127,7 +127,7 @@ class Update:
         return models.gradients(model, here, lambda row: self.loss_of(model, row, counts, part, seen)), seen
 
     def model(self, low: bool) -> Any:
-        """The role's model before its update, its parameters with gradients: in float64, or LOW, in the run's format."""
+        """The role's model before its update, with gradients: in float64, or LOW, in the run's format."""
         compute = self.ref.compute(self.role)
         weights, dtype = self.ref.weights(f"{self.role}.before"), compute if low else torch.float64
         return models.build(self.case.head.model_config, weights, compute, dtype, self.role == "critic")
