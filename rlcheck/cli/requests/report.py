@@ -20,9 +20,9 @@ class Format(str, Enum):
     SARIF = "sarif"
 
 
-def _format(name: str) -> Format:
+def _format(name: str) -> str:
     try:
-        return Format("markdown" if name == "md" else name)
+        return Format("markdown" if name == "md" else name).value
     except ValueError:
         known = ", ".join(f"'{one.value}'" for one in Format)
         raise typer.BadParameter(f"{name!r} is not one of {known}.") from None
