@@ -28,6 +28,10 @@ def _format(name: str) -> str:
         raise typer.BadParameter(f"{name!r} is not one of {known}.") from None
 
 
+def _formats(incomplete: str) -> list[str]:
+    return [one.value for one in Format if one.value.startswith(incomplete)]
+
+
 def named(incomplete: str) -> list[str]:
     """The IDs of checks and playbooks that begin so, in the case that is typed, for the completion of a shell."""
     from rlcheck.doctor import clinic
@@ -44,7 +48,7 @@ FormatOption = Annotated[
         "-f",
         parser=_format,
         metavar="[text|json|markdown|junit|sarif]",
-        autocompletion=lambda incomplete: [one.value for one in Format if one.startswith(incomplete)],
+        autocompletion=_formats,
         show_default="text",
         help="Format of the report.",
     ),
