@@ -37,6 +37,7 @@ def test_a_shell_completes_ids_and_formats(typed: str, offered: str) -> None:
 def test_md_is_short_for_markdown_and_other_words_are_refused() -> None:
     short, long = (rlcheck("env", "--select", "sys001", "--format", name).out for name in ("md", "markdown"))
     assert short == long
+    assert short.startswith("### rlcheck")
     assert "'xx' is not one of 'text'" in rlcheck("env", "--format", "xx").err
 
 

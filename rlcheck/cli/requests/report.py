@@ -20,12 +20,16 @@ class Format(str, Enum):
     SARIF = "sarif"
 
 
-def _format(name: str) -> Format:
+def _format(name: str) -> str:
     try:
-        return Format("markdown" if name == "md" else name)
+        return Format("markdown" if name == "md" else name).value
     except ValueError:
         known = ", ".join(f"'{one.value}'" for one in Format)
         raise typer.BadParameter(f"{name!r} is not one of {known}.") from None
+
+
+def _formats(incomplete: str) -> list[str]:
+    return [one.value for one in Format if one.value.startswith(incomplete)]
 
 
 def named(incomplete: str) -> list[str]:
@@ -44,7 +48,7 @@ FormatOption = Annotated[
         "-f",
         parser=_format,
         metavar="[text|json|markdown|junit|sarif]",
-        autocompletion=lambda incomplete: [one.value for one in Format if one.startswith(incomplete)],
+        autocompletion=_formats,
         show_default="text",
         help="Format of the report.",
     ),
