@@ -256,6 +256,11 @@ class _Maker:
         picked = log_p.gather(-1, f["responses"][rows][..., None])[..., 0]
         return picked * mask, -(log_p.exp() * log_p).sum(-1) * mask
 
+    def inputs(self, rows: list[int]) -> dict[str, Tensor]:
+        f = self.fields
+        return {"input_ids": f["input_ids"][rows], "attention_mask": f["attention_mask"][rows].long(),
+                "position_ids": f["position_ids"][rows]}  # fmt: skip
+
     def value(self, rows: list[int]) -> Tensor:
         f, wide = self.fields, self.fields["response_mask"].shape[1]
         hidden = self.critic.backbone(
