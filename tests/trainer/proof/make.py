@@ -90,7 +90,8 @@ def config_of(plan: Plan) -> dict[str, Any]:
         "critic": shared | {"cliprange_value": 0.5},
         "data": {"train_batch_size": plan.prompts, "max_prompt_length": 16, "max_response_length": WIDTH,
                  "shuffle": True, "seed": None, "truncation": "error", "train_max_samples": -1},
-        "algorithm": {"adv_estimator": plan.estimator, "gamma": 0.99, "lam": 0.9, "norm_adv_by_std_in_grpo": plan.by_std,
+        "algorithm": {"adv_estimator": plan.estimator, "gamma": 0.99, "lam": 0.9,
+                      "norm_adv_by_std_in_grpo": plan.by_std,
                       "use_kl_in_reward": bool(plan.kl_reward), "kl_penalty": plan.kl_reward or "kl",
                       "kl_ctrl": {"type": "fixed", "kl_coef": 0.1}, "rollout_correction": correction,
                       "filter_groups": {"enable": False}},
@@ -186,8 +187,8 @@ class _Maker:
         score = self.hook("score", parts["digits"] + 0.5 * parts["short"])
         reason = "stop" if answer[-1] == self.tokenizer.eos_token_id else "length"
         return CapsuleRow(uid=uid, index=index, sample=sample, data_source="toy", messages=messages, prompt_text=text,
-                          prompt_ids=prompt, text=said, ground_truth=truth, extra_info={}, reward_parts=parts, score=score,
-                          seed=seed, response_ids=answer, log_probs=tuple(log_probs), finish_reason=reason)  # fmt: skip
+                          prompt_ids=prompt, text=said, ground_truth=truth, extra_info={}, reward_parts=parts,
+                          score=score, seed=seed, response_ids=answer, log_probs=tuple(log_probs), finish_reason=reason)  # fmt: skip
 
     def _parts(self, said: str, truth: str) -> dict[str, float]:
         said = self.hook("scored_text", said).strip()
@@ -209,7 +210,8 @@ class _Maker:
             ids[at, start : start + len(both)], real[at, start : start + len(both)] = torch.tensor(both), True
             engine[at, : len(row.log_probs or ())] = torch.tensor(row.log_probs)
         f |= {"input_ids": ids, "attention_mask": real, "position_ids": (real.long().cumsum(-1) - 1).clamp(min=0),
-              "responses": ids[:, width:].clone(), "response_mask": real[:, width:].clone(), "rollout_log_probs": engine,
+              "responses": ids[:, width:].clone(), "response_mask": real[:, width:].clone(),
+              "rollout_log_probs": engine,
               "policy_version": torch.full((len(rows),), plan.step - 1)}  # fmt: skip
         mask = f["response_mask"]
         every = list(range(len(rows)))
@@ -234,7 +236,8 @@ class _Maker:
         groups = torch.tensor([row.index for row in rows])
         adv, returns = compute_advantages(
             plan.estimator, token_level_rewards=rewards, response_mask=mask, group_ids=groups, values=f.get("values"),
-            reward_baselines=f.get("reward_baselines"), gamma=0.99, lam=self.hook("lam", 0.9), norm_adv_by_std_in_grpo=plan.by_std,
+            reward_baselines=f.get("reward_baselines"), gamma=0.99, lam=self.hook("lam", 0.9),
+            norm_adv_by_std_in_grpo=plan.by_std,
         )  # fmt: skip
         f["advantages"], f["returns"] = self.hook("advantages", adv), returns
         if plan.rollout_is:
@@ -364,8 +367,9 @@ class _Maker:
         optimizer.step()
         self.hook("stepped", lambda model: None)(model)
         optimizer.zero_grad()
-        return MiniRecord(rows=tuple(tuple(share) for share in ranks), micro_batches=tuple(micros), grad_norm=norm, applied=True,
-                          lr=lr, optimizer_steps=done, adam_steps=int(state["step"]) - 1 if "step" in state else None)  # fmt: skip
+        counted = int(state["step"]) - 1 if "step" in state else None
+        return MiniRecord(rows=tuple(tuple(share) for share in ranks), micro_batches=tuple(micros), grad_norm=norm,
+                          applied=True, lr=lr, optimizer_steps=done, adam_steps=counted)  # fmt: skip
 
     def _dealt(self, rows: list[int]) -> list[list[int]]:
         lengths, ranks = self.fields["attention_mask"].sum(-1).tolist(), self.plan.ranks
@@ -438,7 +442,8 @@ class _Maker:
         return Capsule(schema=1, trainer="rltrain", trainer_version="0", step=plan.step, total_steps=20, seed=plan.seed,
                        world_size=plan.ranks, config=self.config, versions={}, machine={}, rows=plan.prompts * plan.n,
                        model_config=self.model_config.to_dict(), sampled=sampled, policy_version=plan.step - 1,
-                       kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"], critic=self.records["critic"],
+                       kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"],
+                       critic=self.records["critic"],
                        engines=tuple(self.engines))  # fmt: skip
 
 

@@ -88,8 +88,8 @@ def test_other_losses_by_hand() -> None:
 
 def test_aggregation_by_hand() -> None:
     terms, mask = d([1.0, 2.0], [6.0, 0.0]), torch.tensor([[True, True], [True, False]])
-    found = {mode: float(formulas.aggregate(terms, mask, mode, 3, 2, 4.0))
-             for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")}  # fmt: skip
+    modes = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+    found = {mode: float(formulas.aggregate(terms, mask, mode, 3, 2, 4.0)) for mode in modes}
     assert found == {"token-mean": 3.0, "seq-mean-token-sum": 4.5, "seq-mean-token-mean": 3.75,
                      "seq-mean-token-sum-norm": 1.125}  # fmt: skip
 
