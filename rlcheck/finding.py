@@ -19,7 +19,8 @@ class Fix(Struct, frozen=True, omit_defaults=False):
 
     `command` is what to type, "" for advice. A `safe` fix only looks, or changes what one line takes back; `caution` is
     what to know of it first. An unsafe one says in `destroys` what it would change, interrupt or delete. A command of
-    kind `look` changes nothing. `complete` is False while a `<name>` is left for the reader to fill.
+    kind `look` changes nothing. `complete` is False while a `<name>` is left for the reader to fill. What is
+    done `by_hand`, as a value is an example or a step comes before it, `--fix` never applies.
     """
 
     title: str
@@ -30,6 +31,7 @@ class Fix(Struct, frozen=True, omit_defaults=False):
     destroys: str = ""
     caution: str = ""
     complete: bool = True
+    by_hand: bool = False
 
 
 class Waiver(Struct, frozen=True, omit_defaults=False):

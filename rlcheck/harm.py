@@ -23,7 +23,12 @@ _TO = r"(?:^|(?<=[.:;,(/] )|\b(?i:or|and|then|to|first|else|otherwise|that|you|c
 _FILES = (
     r"(?:[^.;]{0,50}?(?:\bdirector(?:y|ies)\b|\bfiles?\b|\bcaches?\b|\bcheckpoints?\b|\bimages?\b|\bsession|\bmodels?\b"
     r"|\bpods?\b|\bsnapshot|\bcop(?:y|ies)\b|\bkernels\b|\bdownloads?\b|\block|\blogs?\b|\bold ones\b|\bdata sets?\b"
-    r"|~/|/tmp|/dev/shm|\*\.|__pycache__|_cache\b|\.cache|\bwhat is yours\b|\bunfinished\b|\bpackages?\b))"
+    r"|~/|/tmp|/dev/shm|\*\.|__pycache__|_cache\b|\.cache|\bwhat is yours\b|\bunfinished\b|\bpackages?\b"
+    r"|\b(?:damaged|broken|incomplete|truncated|stale|half-built|left-?over) ones?\b|\bold \w+ config\b))"
+)
+_RUNNING = (
+    r"(?:actors?|placement groups?|jobs?|runs?|pods?|process(?:es)?|sessions?|servers?|containers?|engines?|workers?"
+    r"|programs?|daemons?|services?|clusters?|left-?overs?)\b"
 )
 _LISTS = "|".join(
     ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "no_proxy", "NO_PROXY",
@@ -56,8 +61,9 @@ DEEDS = (
         r"\bray (?:stop|down)\b",
         r"\bdocker (?:stop|kill|rm|restart)\b",
         rf"{_TO}(?i:kill|cancel) (?!off)",
-        rf"{_TO}(?i:end) (?:the|other|others|what|it|its|those|that|them|left|processes|old|every|each)\b",
-        rf"{_TO}(?i:stop) (?:the|other|what|it|its|those|that|them|left|every|each)\b",
+        rf"{_TO}(?i:end) (?:or \w+ )?(?:the|other|others|what|it|its|those|that|them|left|old|every|each)\b",
+        rf"{_TO}(?i:stop) (?!the clients)(?:the|other|what|it|its|those|that|them|left|every|each)\b",
+        rf"{_TO}(?i:end|stop|close other) (?:(?!of|at|in|with)[\w-]+ ){{0,2}}{_RUNNING}",
     ),
     _deed(
         "delete",
@@ -83,46 +89,50 @@ DEEDS = (
         r"(?:^|[;&|]\s*|sudo )(?:reboot|poweroff|shutdown)\b",
         r"--gpu-reset\b|\bnvidia-smi (?:\S+ )*-r\b|\bamd-smi reset\b|--gpureset\b",
         r"(?:^|[;&|]\s*)(?:docker|podman) run\b",
-        rf"{_TO}(?i:restart|reboot|reset|reseat|drain)\b",
+        rf"{_TO}(?i:restart|reboot|reset|reseat|drain)\b(?! (?:\w+ )?environments?\b)|\bneeds a (?:reset|reboot)\b",
         rf"{_TO}(?i:start) (?:it|the (?:container|daemon|server|machine|node|cluster)) (?:again|anew)\b",
         rf"{_TO}(?i:start) the container with\b",
     ),
     _deed(
         "system",
         "changes the machine for all its users",
-        r"(?:^|[;&|]\s*|sudo )(?:modprobe|rmmod|insmod|ldconfig|setpci|usermod|timedatectl|chronyc|ip link|ip route"
+        r"(?:^|[;&|]\s*|sudo )(?:modprobe|rmmod|insmod|ldconfig|setpci|usermod|timedatectl|chronyc"
+        r"|ip (?:link|route|addr) (?:set|add|del|replace|change|flush)"
         r"|nvidia-modprobe|nvidia-ctk|iptables|ufw|firewall-cmd)\b",
         r"\bsysctl (?:-w |-p\b|\w+\.)",
         r"\bnvidia-smi (?:-i \S+ )?-(?:pm|mig|e|c|pl|lgc|ac) |\b(?:amd|rocm)-smi set\b",
         r"(?:^|[;&|]\s*)(?:printf|echo) [^\n]*> ?>? ?/(?:etc|sys|proc)/|\btee (?:-a )?/(?:etc|sys|proc)/",
         r"(?i:\b(?:off|on|it|ACS\)?) (?:and the IOMMU )?in the firmware\b|\biommu=)",
-        r"(?i:\bswitch (?:PCI access control )?\(?ACS\b)|(?i:\bswitch off (?:PCI )?ACS\b)",
+        r"(?i:\bswitch (?:off )?(?:PCI )?(?:access control )?\(?ACS\b)",
+        r"\bin (?:limits\.conf|/etc/hosts)\b|\bof /etc/ld\.so\.conf",
+        rf"{_TO}(?i:remove|take away) \w+ (?:IP )?(?:address|route|bridge)\b",
     ),
     _deed(
         "foreign code",
         "runs code of others",
         r"(?i:trust[_-]remote[_-]code(?:\s*=\s*|\s*:\s*|\s+)true)|--trust-remote-code\b|\btrust_remote_code where\b",
         r"(?i:weights_only\s*=\s*false)|WEIGHTS_ONLY_LOAD=1|\ballow[_-]pickle=True\b|--allow-insecure\S*|INSECURE_SERIALIZATION=1",
-        r"\b(?:curl|wget)\b[^\n]*\|\s*(?:sudo )?(?:ba)?sh\b",
+        r"\b(?:curl|wget)\b[^\n]*\|\s*(?:sudo )?(?:ba)?sh\b|^(?:ba)?sh(?: -s\b.*)?$",
     ),
     _deed(
         "owner",
         "changes who may use files",
         r"\b(?:chown|chgrp|setfacl)\b|\bchmod (?!\+x|u[+=-]|[67]00\b)",
-        r"(?i:\bopen(?:ed)? (?:them |it )?for (?:your|the|you)\b)",
+        r"(?i:\bopen(?:ed)? (?:them |it )?for (?:your|the|you)\b)|\bmode [67]66\b",
     ),
     _deed(
         "protection",
         "takes a protection away",
-        rf"{_TO}(?i:open) [^.;]{{0,30}}\bports?\b",
+        rf"{_TO}(?i:open) [^.;]{{0,30}}\b(?:ports?|firewall)\b|\bthrough the firewall\b",
         r"(?i:\ballow all (?:traffic|tcp|udp)\b)|--dashboard-host[= ]0\.0\.0\.0",
+        r"--allow-run-as-root\b|\bOMPI_ALLOW_RUN_AS_ROOT(?:_CONFIRM)?\b",
         r"(?i:\bssl_verify|verify)\s*=\s*(?:false|0)\b|\bSSL_NO_VERIFY=|--trusted-host\b|\bsafe\.directory '?\*",
     ),
     _deed(
         "unset",
         "takes away what others may have set",
         r"(?:^|[;&|]\s*)unset\b",
-        rf"{_TO}(?i:unset) (?:[A-Z]|\{{|it\b|the variable)",
+        rf"{_TO}(?i:unset) (?:[A-Z]|\w+_proxy\b|\{{|it\b|the variable)|{_TO}(?i:remove) the (?:\w+ )?variables?\b",
     ),
     _deed(
         "list",
@@ -131,14 +141,23 @@ DEEDS = (
     ),
 )  # fmt: skip
 _LOOKS = re.compile(
-    r"\s*(?:sudo )?(?:\w+=\S* )*(?:amd-smi|cat|cd|chmod|cp|df|dmesg|du|echo|env|export|fi_info|find|free|getconf|grep"
-    r"|head|hf|hostname|ibstat|ip|journalctl|ln|ls|lsof|lspci|mkdir|mlxlink|mv|ncclras|nohup|numactl|nvidia-smi|printenv"
-    r"|printf|ps|python3?|rlcheck|rltrain|rocm-smi|sacct|sed|setsid|sinfo|source|squeue|srun|ss|ssh|stat|tail|test|tmux"
-    r"|top|torchrun|ulimit|umask|conda (?:create|run)|docker (?:info|logs|ps)|git (?:config|lfs|log|status)"
-    r"|kubectl (?:describe|get|logs)|ray (?:get-auth-token|list|logs|memory|stack|start|status|timeline)|scontrol show"
-    r"|uv venv|\{\{\w+\}\})(?!\w)"
+    r"(?:amd-smi|cat|cd|chmod|cp|df|dmesg|done|du|echo|env|export|fi|fi_info|find|for|free|getconf|grep"
+    r"|head|hf|hostname|ibstat|ip|journalctl|ln|ls|lsof|lspci|mkdir|mlxlink|mv|ncclras|numactl|nvidia-smi|printenv"
+    r"|printf|ps|pwd|python3?|rlcheck|rltrain|rocm-smi|sacct|sed|setsid|sinfo|sort|source|squeue|srun|ss|ssh|stat|tail|test|tmux"
+    r"|top|torchrun|true|ulimit|umask|wc|conda (?:activate|create|info|run)|docker (?:info|logs|ps)"
+    r"|git (?:config|lfs|log|status)|kubectl (?:describe|get|logs)|ray (?:get-auth-token|list|logs|memory|stack|start"
+    r"|status|timeline)|scontrol show|uv venv|rocminfo|nvcc|\{\{\w+\}\})(?!\w)"
 )
 """What a shell command may begin with to be known at all; what is not known is not called safe."""
+_QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*"|\\."""
+_SIMPLE = re.compile(rf"(?:{_QUOTED}|[0-9]?[<>]&\S*|&>|[^;&|\n])+", re.S)
+_BEFORE = re.compile(
+    rf"""\s*(?:(?:[\w.]+=(?:{_QUOTED}|[^\s'"])*(?=\s)|[({{!]|do\b|then\b|else\b|if\b|while\b|until\b"""
+    r"|ssh (?:-[bcDEeFIiJLlmOopQRSWw] ?\S+ |-\w+ )*[^\s-]\S*(?= )|(?:sudo|env|exec|command|nice|nohup|setsid"
+    r"|time|timeout|xargs|srun)(?: (?:-u \S+|-\S+|\d\S*))*(?= )|(?:ba)?sh -\w*c(?= )|docker exec (?:-\S+ )*\S+"
+    r"|kubectl exec [^;&|]*? --)\s*)+"
+)
+"""What may stand before a command and does nothing by itself."""
 
 
 def deeds(title: str, command: str = "", kind: str = "advice") -> tuple[Deed, ...]:
@@ -149,11 +168,11 @@ def deeds(title: str, command: str = "", kind: str = "advice") -> tuple[Deed, ..
     >>> deeds("Lower the share of memory", "actor_rollout_ref.rollout.gpu_memory_utilization=0.5", "config")
     ()
     """
-    if "--dry-run" in command:
-        return ()
-    text = f"{title}\n{command}"
+    parts = _parts(command)
+    quoted = [part for found in re.findall(r"`([^`]+)`", title) for part in _parts(found)]
+    text = "\n".join((title, *quoted, *parts))
     found = tuple(deed for deed in DEEDS if deed.pattern.search(text))
-    if not found and kind == "shell" and not all(map(_LOOKS.match, _lines(command))):
+    if not found and kind == "shell" and not all(map(_LOOKS.match, parts if "<<" not in command else parts[:1])):
         return (_UNKNOWN,)
     return found
 
@@ -161,9 +180,18 @@ def deeds(title: str, command: str = "", kind: str = "advice") -> tuple[Deed, ..
 _UNKNOWN = _deed("unknown", "is not known to be harmless", "")
 
 
-def _lines(command: str) -> list[str]:
-    """The commands of a text, those after a here document's first line left out."""
-    joined = command.replace("\\\n", " ")
-    if "<<" in joined:
-        joined = joined.splitlines()[0]
-    return [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+def _parts(text: str) -> list[str]:
+    """The simple commands of a shell text, without what only stands before them; none that is a dry run.
+
+    >>> _parts("cd /tmp && env A=1 rm -r x; ssh HOST 'sudo reboot' | pip install --dry-run torch")
+    ['cd /tmp', 'rm -r x', 'reboot']
+    """
+    found: list[str] = []
+    for part in _SIMPLE.findall(text.replace("\\\n", " ")):
+        before = _BEFORE.match(part)
+        rest = part[before.end() :].strip() if before else part.strip()
+        if before and before.group().strip() and re.fullmatch(_QUOTED, rest):
+            found += _parts(rest[1:-1])
+        elif rest and not rest.startswith("#") and "--dry-run" not in rest:
+            found += [rest, *(inner for one in re.findall(r"\$\(([^()]*)\)", rest) for inner in _parts(one))]
+    return found

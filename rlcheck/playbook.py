@@ -40,9 +40,11 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
     A fix of kind `config` may name the `field` of a run that it sets (`rollout.gpu_memory_utilization`) and its
     `value`; with the run's config at hand, its command becomes that framework's own override. One that fixes what some
-    checks of its playbook find, and not what the others do, names them in `checks`. A command of kind `look`
-    changes nothing. Nobody labels a fix: `safety` follows from its words (`rlcheck.harm`) and from what it `destroys`,
-    where they do not say it (it follows "unsafe:"). `caution` is what to know of a safe one (it follows "safe, but").
+    checks of its playbook find, and not what the others do, names them in `checks`, one for what only a log shows says
+    `logs`. A command of kind `look` changes nothing. Nobody labels a fix: `safety` follows from its words
+    (`rlcheck.harm`) and from what it `destroys`, where they do not say it (it follows "unsafe:"). `caution` is what to
+    know of a safe one (it follows "safe, but"). One whose value is an example, or that something has to come
+    before, is done `by_hand`: `--fix` only shows it.
     """
 
     title: str
@@ -51,6 +53,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     command: str = ""
     destroys: str = ""
     caution: str = ""
+    by_hand: bool = False
     field: str = ""
     value: str = ""
     checks: tuple[str, ...] = ()
@@ -69,7 +72,8 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     def harm(self) -> str:
         """What it may destroy, in words; "" where it is safe."""
         as_root = "changes the machine" if self.needs_root and self.kind != "look" else ""
-        return self.destroys or ", ".join(deed.words for deed in self.deeds) or as_root
+        own = self.destroys if self.destroys[1:2].isupper() else self.destroys[:1].lower() + self.destroys[1:]
+        return own or ", ".join(deed.words for deed in self.deeds) or as_root
 
 
 class Source(Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,6 +226,7 @@ def fill(recipe: Recipe, params: Mapping[str, str]) -> Fix:
         destroys=_in_words(filled.harm, params),
         caution=_in_words(recipe.caution, params),
         complete=complete and all(name in params for name in _PARAMETER.findall(recipe.title)),
+        by_hand=recipe.by_hand,
     )
 
 

@@ -33,7 +33,9 @@ def _judged(facts: Facts, name: str, expected: str, when: str = "") -> Verdict:
     open_ones = [proof for proof, link in found if link.status == "unknown"]
     count = sum(link.compared for link in judged)
     words = f"{count} numbers of {len(judged)} steps are the same" if len(judged) > 1 else f"{count} are the same"
-    return passed(f"{words}; not judged: {_steps(open_ones)}" if open_ones else words)
+    notes = dict.fromkeys(link.said for link in judged if link.said)
+    left = [f"not judged: {_steps(open_ones)}"] if open_ones else []
+    return passed("; ".join((words, *notes, *left)))
 
 
 def _different(
@@ -97,7 +99,7 @@ def takes_its_prompts(facts: Facts) -> Verdict:
 
 
 @check("STP003", "Prompts become the tokens that the template gives",
-       needs=("step",), playbook="step-other-prompt-ids", caused_by=_before("STP003"),
+       needs=("step",), playbook="step-other-prompts", caused_by=_before("STP003"),
        problem="Prompts become other tokens than the template gives")  # fmt: skip
 def prompt_tokens(facts: Facts) -> Verdict:
     """Renders each prompt again and compares its tokens with those that the engine and training read.
@@ -112,7 +114,7 @@ def prompt_tokens(facts: Facts) -> Verdict:
 
 
 @check("STP004", "Engines are asked to sample as configured",
-       needs=("step",), playbook="step-other-sampling", caused_by=_before("STP004"),
+       needs=("step",), playbook="step-other-prompts", caused_by=_before("STP004"),
        problem="Engines are asked to sample otherwise than configured")  # fmt: skip
 def sampled_as_configured(facts: Facts) -> Verdict:
     """Compares what the engines were asked for with the config.
@@ -142,7 +144,7 @@ def engine_weights(facts: Facts) -> Verdict:
 
 
 @check("STP006", "Answers are scored and trained as they were sampled",
-       needs=("step",), playbook="step-other-answers", caused_by=_before("STP006"),
+       needs=("step",), playbook="step-other-prompts", caused_by=_before("STP006"),
        problem="Answers change between sampling, scoring and training")  # fmt: skip
 def answers_as_sampled(facts: Facts) -> Verdict:
     """Compares the engine's tokens with those that are trained on, and their text with what was scored.
@@ -157,7 +159,7 @@ def answers_as_sampled(facts: Facts) -> Verdict:
 
 
 @check("STP007", "The engine's log-probabilities are those of its weights",
-       needs=("step",), playbook="step-other-engine-log-probs", caused_by=_before("STP007"),
+       needs=("step",), playbook="step-other-log-probs", caused_by=_before("STP007"),
        problem="The engine's log-probabilities are not those of its weights")  # fmt: skip
 def engine_log_probs(facts: Facts) -> Verdict:
     """Recomputes the engine's log-probabilities by a plain forward pass.
@@ -172,7 +174,7 @@ def engine_log_probs(facts: Facts) -> Verdict:
 
 
 @check("STP008", "Old log-probabilities are those of the actor's weights",
-       needs=("step",), playbook="step-other-actor-log-probs", caused_by=_before("STP008"),
+       needs=("step",), playbook="step-other-log-probs", caused_by=_before("STP008"),
        problem="Old log-probabilities are not those of the actor's weights")  # fmt: skip
 def old_log_probs(facts: Facts) -> Verdict:
     """Recomputes the old log-probabilities by a plain forward pass.
@@ -187,7 +189,7 @@ def old_log_probs(facts: Facts) -> Verdict:
 
 
 @check("STP009", "The reference's log-probabilities are those of its weights",
-       needs=("step",), playbook="step-other-reference", caused_by=_before("STP009"),
+       needs=("step",), playbook="step-other-log-probs", caused_by=_before("STP009"),
        problem="The reference's log-probabilities are not those of its weights")  # fmt: skip
 def reference_log_probs(facts: Facts) -> Verdict:
     """Recomputes the reference's log-probabilities.
@@ -202,7 +204,7 @@ def reference_log_probs(facts: Facts) -> Verdict:
 
 
 @check("STP010", "Values are those of the critic's weights",
-       needs=("step",), playbook="step-other-values", caused_by=_before("STP010"),
+       needs=("step",), playbook="step-other-log-probs", caused_by=_before("STP010"),
        problem="Values are not those of the critic's weights")  # fmt: skip
 def critic_values(facts: Facts) -> Verdict:
     """Recomputes the critic's values.
@@ -232,7 +234,7 @@ def rewards_by_rules(facts: Facts) -> Verdict:
 
 
 @check("STP012", "Advantages follow from the rewards as the estimator says",
-       needs=("step",), playbook="step-other-advantages", caused_by=_before("STP012"),
+       needs=("step",), playbook="step-other-rewards", caused_by=_before("STP012"),
        problem="Advantages do not follow from the rewards")  # fmt: skip
 def advantages_follow(facts: Facts) -> Verdict:
     """Recomputes token rewards, advantages, returns and importance weights from the recorded rewards and values.
@@ -247,7 +249,7 @@ def advantages_follow(facts: Facts) -> Verdict:
 
 
 @check("STP013", "The update learns from every row of the batch, once an epoch",
-       needs=("step",), playbook="step-other-rows", caused_by=_before("STP013"),
+       needs=("step",), playbook="step-other-update", caused_by=_before("STP013"),
        problem="The update learns from other rows than the batch's")  # fmt: skip
 def rows_of_the_update(facts: Facts) -> Verdict:
     """Compares the rows and fields that the ranks learnt from with the batch.
@@ -262,7 +264,7 @@ def rows_of_the_update(facts: Facts) -> Verdict:
 
 
 @check("STP014", "The update begins with the old log-probabilities",
-       needs=("step",), playbook="step-other-actor-log-probs", caused_by=_before("STP014"),
+       needs=("step",), playbook="step-other-log-probs", caused_by=_before("STP014"),
        problem="The update's log-probabilities are not those of the weights")  # fmt: skip
 def update_log_probs(facts: Facts) -> Verdict:
     """Recomputes the log-probabilities of the first mini batch as the update read them.
@@ -277,7 +279,7 @@ def update_log_probs(facts: Facts) -> Verdict:
 
 
 @check("STP015", "The loss is the formula of the config",
-       needs=("step",), playbook="step-other-loss", caused_by=_before("STP015"),
+       needs=("step",), playbook="step-other-update", caused_by=_before("STP015"),
        problem="The loss is not the formula of the config")  # fmt: skip
 def loss_of_the_config(facts: Facts) -> Verdict:
     """Recomputes the loss of each mini batch, actor and critic.
@@ -292,7 +294,7 @@ def loss_of_the_config(facts: Facts) -> Verdict:
 
 
 @check("STP016", "The gradient is that of the loss",
-       needs=("step",), playbook="step-other-gradient", caused_by=_before("STP016"),
+       needs=("step",), playbook="step-other-update", caused_by=_before("STP016"),
        problem="The gradient is not that of the loss")  # fmt: skip
 def gradient_of_the_loss(facts: Facts) -> Verdict:
     """Recomputes the gradient of the first mini batch, tensor by tensor, and each rank's share.
@@ -307,7 +309,7 @@ def gradient_of_the_loss(facts: Facts) -> Verdict:
 
 
 @check("STP017", "Clipping and learning rate are those of the config",
-       needs=("step",), playbook="step-other-optimizer", caused_by=_before("STP017"),
+       needs=("step",), playbook="step-other-update", caused_by=_before("STP017"),
        problem="Clipping or learning rate are not those of the config")  # fmt: skip
 def clipped_as_configured(facts: Facts) -> Verdict:
     """Recomputes gradient norm and learning rate of each optimizer step.
@@ -322,7 +324,7 @@ def clipped_as_configured(facts: Facts) -> Verdict:
 
 
 @check("STP018", "Weights change as AdamW says",
-       needs=("step",), playbook="step-other-optimizer", caused_by=_before("STP018"),
+       needs=("step",), playbook="step-other-update", caused_by=_before("STP018"),
        problem="Weights do not change as AdamW says")  # fmt: skip
 def adamw_step(facts: Facts) -> Verdict:
     """Recomputes the optimizer's step from gradient, moments and learning rate.

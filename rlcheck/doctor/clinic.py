@@ -50,25 +50,24 @@ class Doctor:
         Raises:
             SelectionError: a name that is neither.
         """
-        names = tuple(wanted)
-        for name in names:
-            self.require(name)
+        names = tuple(map(self.require, wanted))
         return tuple(c for c in self.checks if not names or c.id in names or c.family in names)
 
-    def require(self, name: str) -> None:
-        """Make sure that `name` is a check or a family.
+    def require(self, name: str) -> str:
+        """Return the check or family that `name` is, whatever its case.
 
         Raises:
             SelectionError: it is neither.
         """
         known = {*self.families, *(check.id for check in self.checks)}
-        if name not in known:
+        if (found := name if name in known else name.upper()) not in known:
             # An ID whose number was typed without its zeros, before one with other digits.
             family, digits = re.sub(r"\d", "", name.upper()), re.sub(r"\D", "", name)
             same = [f"{family}{digits:0>3}"] if f"{family}{digits:0>3}" in known else []
             near = same or difflib.get_close_matches(name.upper(), sorted(known), 1)
             hint = f"; did you mean {near[0]}?" if near else "; `rlcheck list` names them all"
             raise SelectionError(f"no check or family {name!r}{hint}")
+        return found
 
     def probes_for(self, checks: Iterable[Check]) -> tuple[Probe, ...]:
         """The probes whose sections these checks or the family headlines read."""
@@ -146,9 +145,7 @@ def waived(doctor: Doctor, settings: Settings, ignore: tuple[str, ...]) -> tuple
         SelectionError: an ignored ID does not exist.
     """
     ignored, notes = waivers(settings, ignore, date.today())
-    for id in ignored:
-        doctor.require(id)
-    return ignored, notes
+    return {doctor.require(id): waiver for id, waiver in ignored.items()}, notes
 
 
 def make_report(

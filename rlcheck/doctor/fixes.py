@@ -61,7 +61,7 @@ def plan(report: Report) -> tuple[Step, ...]:
 
 def _can_apply(fix: Fix) -> bool:
     """Whether it harms nothing, and one line is known that takes it back."""
-    if fix.safety != "safe" or not fix.complete or fix.needs_root:
+    if fix.safety != "safe" or not fix.complete or fix.needs_root or fix.by_hand:
         return False
     return fix.kind == "env" or (fix.kind == "shell" and bool(taken_back_by(fix.command)))
 
@@ -162,13 +162,14 @@ def _write_environment(steps: tuple[Step, ...]) -> tuple[str, ...]:
         return ()
     path = Path(ENV_FILE)
     try:
-        # What an earlier --fix wrote is kept: whoever sourced it does not see its findings any more.
-        old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else _ENV_HEAD
-        if not old.startswith(_ENV_HEAD):
+        # What --fix wrote before is kept, and what somebody added: whoever sourced it no longer sees its findings.
+        ours = not path.is_symlink() and (path.is_file() or not path.exists())
+        old = path.read_bytes().decode("utf-8", "surrogateescape") if ours and path.exists() else _ENV_HEAD
+        if not ours or not old.startswith(_ENV_HEAD):
             raise FixError(f"{os.path.abspath(path)}: there is another file of this name; move it away first")
         new = "\n".join(commands).splitlines()
-        kept = [line for line in old[len(_ENV_HEAD) :].splitlines() if line not in new]
-        path.write_text(_ENV_HEAD + "\n".join((*kept, *new)) + "\n", encoding="utf-8")
+        kept = [line for line in old[len(_ENV_HEAD) :].rstrip("\n").split("\n") if line and line not in new]
+        path.write_bytes((_ENV_HEAD + "\n".join((*kept, *new)) + "\n").encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise FixError(f"{os.path.abspath(path)}: cannot be written: {error.strerror}") from None
     return (

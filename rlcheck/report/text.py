@@ -189,8 +189,10 @@ def _fixes(page: Page, finding: Finding, verbose: bool) -> None:
 
 
 def _fix(page: Page, label: str, fix: Fix) -> None:
-    note = caution(fix)
-    _labelled(page, label, f"{fix.title} ({note})" if note else fix.title)
+    note, title = caution(fix), fix.title
+    if title.startswith("Or "):  # the label says so, or nothing is before it
+        title = title[3:] if title[4:5].isupper() else title[3:4].upper() + title[4:]
+    _labelled(page, label, f"{title} ({note})" if note else title)
     for line in fix.command.splitlines():
         # Never cut: a command must survive being copied, however long it is.
         page.write(" " * (8 + _LABEL_WIDTH) + page.typed(line))

@@ -69,7 +69,7 @@ def to_ascii(text: str) -> str:
 def caution(fix: Fix) -> str:
     """What to know before typing a fix: needs root, what it would destroy."""
     words = ["needs root"] if fix.needs_root else []
-    if fix.kind != "advice" and (fix.safety == "unsafe" or fix.caution):
+    if fix.safety == "unsafe" or fix.caution:
         unsafe = "; ".join(filter(None, (f"unsafe: {fix.destroys}", fix.caution)))
         words.append(unsafe if fix.safety == "unsafe" else f"safe, but {fix.caution}")
     return "; ".join(words)

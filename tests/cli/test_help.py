@@ -22,6 +22,24 @@ def test_help_fits_a_terminal(command: str) -> None:
     assert rlcheck(*command.split(), "-h").out.split() == done.out.split()
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("explain sys00", "sys001"), ("explain SYS00", "SYS001"), ("explain shm-too", "shm-too-small"),
+     ("env --select NC", "NCL001"), ("env --format j", "junit")],
+)  # fmt: skip
+def test_a_shell_completes_ids_and_formats(typed: str, offered: str) -> None:
+    asked = {"_RLCHECK_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"rlcheck {typed}"}
+    command = [sys.executable, "-c", "import sys; sys.argv = ['rlcheck']; from rlcheck.cli.app import main; main()"]
+    done = subprocess.run(command, env=base_environ(asked), capture_output=True, text=True, check=False)
+    assert offered in done.stdout, done.stderr
+
+
+def test_md_is_short_for_markdown_and_other_words_are_refused() -> None:
+    short, long = (rlcheck("env", "--select", "sys001", "--format", name).out for name in ("md", "markdown"))
+    assert short == long
+    assert "'xx' is not one of 'text'" in rlcheck("env", "--format", "xx").err
+
+
 def test_help_names_every_command_and_the_exit_codes() -> None:
     text = rlcheck("--help").out
     for command in COMMANDS:

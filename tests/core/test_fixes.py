@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rlcheck.check import Status
 from rlcheck.doctor import fixes
 from rlcheck.finding import Finding, Fix, Report, Waiver
 from rlcheck.measure.machine.context import ProbeContext
+from rlcheck.playbook import Library
 from tests.conftest import in_terminal, rlcheck
 
 Acme = dict[str, str | None]
@@ -46,6 +48,7 @@ def test_a_plan_takes_the_first_fix_of_each_problem_where_it_is_safe() -> None:
         {"safety": "unsafe"},
         {"complete": False},
         {"needs_root": True},
+        {"by_hand": True},
         {"kind": "advice"},
         {"kind": "package"},
         {"kind": "config"},
@@ -135,6 +138,40 @@ def test_somebody_elses_file_is_not_overwritten(acme: Acme, tmp_path: Path) -> N
     assert done.code == 2
     assert "there is another file of this name" in done.err
     assert (tmp_path / "rlcheck.env.sh").read_text() == "export MINE=1\n"
+
+
+def test_a_link_or_what_is_no_file_is_not_written_through(acme: Acme, tmp_path: Path) -> None:
+    target, path = tmp_path / "profile", tmp_path / "rlcheck.env.sh"
+    step = rlcheck("env", "--select", "ACM001", "--fix", "--yes", env=acme, cwd=tmp_path)
+    target.write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(target)
+    assert step.code == 0
+    for place in ("link", "directory"):
+        done = rlcheck("env", "--select", "ACM001", "--fix", "--yes", env=acme, cwd=tmp_path)
+        assert (done.code, "there is another file of this name" in done.err) == (2, True), place
+        path.unlink(missing_ok=True) if place == "link" else path.rmdir()
+        path.mkdir()
+    assert target.read_text().splitlines()[1:] == ["export ACME_MODE=fast"]
+
+
+def test_lines_of_others_in_the_file_are_kept_as_they_are(acme: Acme, tmp_path: Path) -> None:
+    path = tmp_path / "rlcheck.env.sh"
+    rlcheck("env", "--select", "ACM001", "--fix", "--yes", env=acme, cwd=tmp_path)
+    with path.open("ab") as file:
+        file.write(b"# caf\xe9\x0cok\nif true; then\n  export ACME_MODE=fast\r\nfi\n")
+    head, before = path.read_bytes().split(b"export", 1)
+    assert rlcheck("env", "--select", "ACM001", "--fix", "--yes", env=acme, cwd=tmp_path).code == 0
+    assert path.read_bytes() == head + before.split(b"\n", 1)[1] + b"export ACME_MODE=fast\n"
+
+
+def test_what_has_an_example_for_a_value_is_done_by_hand() -> None:
+    library = Library()
+    made_up = re.compile(r"=/(?:tmp|data|scratch|path)[\w/]+$|=trainer$|\beth0\b", re.M)
+    offered = [(name, fix) for name in library.ids() for fix in library.get(name).fixes if library.get(name).checks]
+    found = [(name, fix) for name, fix in offered if fix.kind == "env" and made_up.search(fix.command)]
+    assert len(found) >= 6
+    assert [name for name, fix in found if fix.safety == "safe" and not fix.by_hand] == []
 
 
 def test_a_fix_that_fails_is_told_and_the_report_comes(acme: Acme, tmp_path: Path) -> None:

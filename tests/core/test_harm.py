@@ -43,6 +43,27 @@ HARMS = (
     ("unset", "Or unset LD_LIBRARY_PATH", ""),
     ("list", "Leave the proxy out", "export no_proxy=localhost,127.0.0.1"),
     ("unknown", "Do it", "frobnicate --all"),
+    ("kill", "End actors and placement groups of an earlier run", ""),
+    ("kill", "Close other programs that hold memory", ""),
+    ("delete", "Go back to an intact checkpoint and remove the damaged one", ""),
+    ("restart", "A GPU that fell off the bus needs a reset or a reboot", ""),
+    ("system", "Look at the cable of eth1, or remove its address", ""),
+    ("system", "Raise the limits: memlock unlimited in limits.conf", ""),
+    ("system", "On bare metal, switch off PCI access control (ACS)", ""),
+    ("protection", "As root in a container: OMPI_ALLOW_RUN_AS_ROOT=1", ""),
+    ("protection", "As root", "mpirun --allow-run-as-root -n 2 train"),
+    ("protection", "Widen the range, and open it in the firewall", ""),
+    ("unset", "Or unset http_proxy and https_proxy for Ray", ""),
+    ("unknown", "Look first", "ls -l; frobnicate"),
+    ("unknown", "Look first", "ls | xargs frobnicate"),
+    ("unknown", "Look there", "ssh HOST frobnicate && ls"),
+    ("delete", "Make room there", "ssh -p 22 HOST 'cd /tmp; rm -rf ray'"),
+    ("delete", "Make room", "env LC_ALL=C sudo rm -r /tmp/ray"),
+    ("delete", "Make room: `ssh HOST rm -rf /tmp/ray`", ""),
+    ("delete", "Make room on each", 'for node in a b; do ssh "$node" rm -rf /tmp/ray; done'),
+    ("restart", "Docker", "bash -c 'sleep 1 && reboot'"),
+    ("unset", "In this shell", "true && unset LD_LIBRARY_PATH"),
+    ("install", "After a look", "pip install --dry-run torch && pip install torch"),
 )
 HARMLESS = (
     ("Lower the share", "actor_rollout_ref.rollout.gpu_memory_utilization=0.5", "config"),
@@ -59,6 +80,10 @@ HARMLESS = (
     ("Compare clocks, power and temperature", "", "advice"),
     ("Resume from the last checkpoint", "trainer.resume_mode=auto", "config"),
     ("Keep the token to yourself", "chmod 600 ~/.cache/huggingface/token", "shell"),
+    ("In an agent loop, stop the clients first", "", "advice"),
+    ("Clip observations and reset such environments", "", "advice"),
+    ("Look at the MTU with `ip link`", "", "advice"),
+    ("Look there", "ssh -N -L 8265:127.0.0.1:8265 head && echo 'a; frobnicate' | sort", "shell"),
 )
 
 
@@ -100,6 +125,9 @@ def test_an_override_is_judged_by_what_it_sets(value: str, safety: str) -> None:
 def test_a_report_names_the_harm_and_the_caution() -> None:
     install = Recipe(title="Install it", kind="package", command="pip install ninja", caution="on every node")
     assert caution(fill(install, {})) == "unsafe: changes installed packages; on every node"
+    docker = Recipe(title="Again", kind="shell", command="docker start x", destroys="All that is only in it")
+    assert caution(fill(docker, {})) == "unsafe: all that is only in it"
     test = Recipe(title="As a test", kind="env", command="export NCCL_IB_DISABLE=1", caution="slow")
     assert caution(fill(test, {})) == "safe, but slow"
     assert caution(fill(Recipe(title="Look", kind="look", command="ls"), {})) == ""
+    assert caution(fill(Recipe(title="Reboot it", kind="advice"), {})).startswith("unsafe: restarts a machine")

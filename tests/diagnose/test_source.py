@@ -230,10 +230,53 @@ def test_values_come_from_the_printed_config_and_from_config_only_if_they_agree(
     assert value("INFO args: {'max_model_len': 8, 'x': 1}\n") == ("8", "log")
     assert value("+ vllm serve --max-model-len 8 --port 1\n") == ("8", "log")
     assert value("args: max_model_len=8, a\nargs: max_model_len=7, a\n") == ("", "")
+    assert value("server_args=ServerArgs(model_path='x', max_model_len=8, tp_size=1)\n") == ("8", "log")
+    assert value("+ HF_HOME=/x python3 -m acme.serve --max-model-len 8 2>&1 | tee log\n") == ("8", "log")
+    # What is not a dump or a command line may speak of anything.
+    for prose in ("KV cache is full (max_model_len=8)", "retrying with max_model_len=8, seats=2", "max_model_len: 8",
+                  "Invalid config: max_model_len=8 is too small", "Try these args: max_model_len=8, seats=2",
+                  "the example vllm serve --max-model-len 8", "last run had --max-model-len 8"):  # fmt: skip
+        assert value(f"{prose}\n") == ("", ""), prose
     # A line of code in a traceback is no value, and a config of the run is.
     quoted = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g(max_model_len=8)\nKeyError: 1\n'
     assert value(f"{quoted}step:1 - loss:1\n") == ("", "")
     assert value("", {"rollout.max_model_len": "6"}) == ("6", "config")
+
+
+@pytest.mark.parametrize(
+    ("body", "goal"),
+    [
+        (
+            "if kind == 'a':\n  return 1\n elif kind == 'b':\n  return 2\n else:\n  R",
+            "`kind == 'a'` or `kind == 'b'` is true",
+        ),
+        ("if kind:\n  if kind == 'b':\n   return 1\n  else:\n   R", "`kind == 'b'` is true"),
+        ("if not kind:\n  R", "`not kind` is no longer true"),
+        ("assert not kind, M", "`not kind` is true"),
+        ("if kind < 0:\n  raise OSError\n if kind == 1:\n  return 1\n R", "`kind == 1` is true"),
+        # Nothing is better than what leads to another error, or runs for ever.
+        ("if kind < 0:\n  raise OSError\n R", ""),
+        ("if kind < 0:\n  raise OSError\n else:\n  R", ""),
+        ("if kind:\n  for one in kind:\n   if one: break\n  else:\n   R", ""),
+        ("while kind:\n  kind = go()\n else:\n  R", ""),
+        ("if kind:\n  try:\n   go()\n  except OSError:\n   pass\n  else:\n   R", ""),
+    ],
+)
+def test_advice_never_turns_into_its_opposite(tmp_path: Path, body: str, goal: str) -> None:
+    message = "'the kind is not one of those'"
+    body = body.replace("M", f"{message}  # here").replace("R", f"raise ValueError({message})  # here")
+    code = f"def pick(kind):\n {body}\n"
+    kind = "AssertionError" if "assert" in body else "ValueError"
+    answer = asked(plant(tmp_path, code), traceback(frame(code, "pick"), f"{kind}: {message[1:-1]}"))
+    assert site_of(answer).exact
+    assert [fix.title for fix in answer.diagnoses[0].fixes] == ([f"Change `kind` so that {goal}"] if goal else [])
+
+
+def test_a_setting_of_no_known_value_is_a_whole_sentence(tmp_path: Path) -> None:
+    code = HEADS.code.replace("({self.num_heads}) must", "must")
+    shape = HEADS._replace(code=code, raised=HEADS.raised.replace("(14) ", ""))
+    told = asked(plant(tmp_path, code), log_of(shape)).diagnoses[0].cause
+    assert '`num_heads` is a constructor argument of ModelConfig ("Number of attention heads").' in told
 
 
 def test_a_file_that_has_moved_is_found_by_its_name(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ def pins(scene: Scene) -> None:
 
 def missing(scene: Scene) -> None:
     env = Environment(scene)
-    env.have("trl", "0.20.0", "accelerate>=1.4")
+    env.have("trl", "0.20.0", "accelerate>=1.4", "peft")
     env.offer("accelerate", "1.10.0")
+    env.offer("peft", "0.17.0")
 
 
 def no_metadata(scene: Scene) -> None:

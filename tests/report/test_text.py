@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlcheck.finding import Fix
 from rlcheck.report.render import render
 from tests.conftest import ROOT, in_terminal, rlcheck
-from tests.report.samples import EMPTY, FINDINGS, HEALTHY, REPORT, finding, on_two_nodes, report, shown
+from tests.report.samples import EMPTY, FINDINGS, HEALTHY, REPORT, SHM, finding, on_two_nodes, report, shown
 
 MACHINE = ROOT / "tests" / "fixtures" / "machines" / "sglang-verl-conflict.json"
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
@@ -168,3 +169,10 @@ def test_two_nodes_are_one_block() -> None:
 def test_strict_says_so() -> None:
     strict = msgspec.structs.replace(report(finding("SYS001", "unknown", "?")), strict=True, exit_code=1)
     assert "exit code 1: --strict counts" in shown(strict, "text")
+
+
+def test_a_fix_says_its_or_once_and_advice_its_harm() -> None:
+    fixes = (SHM.fixes[2], Fix(title="Or end the other run", kind="advice", safety="unsafe", destroys="what it does"))
+    one = msgspec.structs.replace(SHM, fixes=fixes)
+    text = shown(msgspec.structs.replace(REPORT, checks=(one,)), "text")
+    assert re.search(r"\n +or +End the other run \(unsafe: what it does\)\n", text)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from rlcheck.facts.capsule import Capsule, CapsuleRow
 from rlcheck.facts.document import FactsFile
 from rlcheck.finding import report_schema
 from rlcheck.report.diagnosis.report import diagnosis_schema
@@ -20,7 +21,15 @@ def schemas() -> dict[str, str]:
     return {
         "report.schema.json": json.dumps(report_schema(), indent=2) + "\n",
         "diagnosis.schema.json": json.dumps(diagnosis_schema(), indent=2) + "\n",
+        "capsule.schema.json": json.dumps(capsule_schema(), indent=2) + "\n",
     }
+
+
+def capsule_schema() -> dict[str, Any]:
+    """Return the schema of a capsule's `capsule.json`, and of a line of its `rows.jsonl` (`$defs/CapsuleRow`)."""
+    (head, _), definitions = msgspec.json.schema_components((Capsule, CapsuleRow), ref_template="#/$defs/{name}")
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "step capsule"}
+    return {**draft, **head, "$defs": definitions}
 
 
 def facts_schema() -> dict[str, Any]:

@@ -48,33 +48,31 @@ def debugger_usable(facts: Facts) -> Verdict:
     """Compares the wish for a debugger with the installed Ray and debugpy.
 
     What it does:
-        With RAY_DEBUG=1 or RAY_DEBUG_POST_MORTEM=1, asks for Ray 2.40 or later and for debugpy. Says which values of
-        RAY_DEBUG do nothing.
+        With RAY_DEBUG=1, asks for Ray 2.40 or later and for debugpy. Says which values of RAY_DEBUG do nothing.
+        RAY_DEBUG_POST_MORTEM alone is left to RAY007, which takes it away.
 
     Why it matters:
         Without debugpy a breakpoint in a worker raises an error instead of stopping there; in an older Ray the
         variables have another meaning or none. Values other than 1 and legacy switch breakpoints off. Workers read
         the variables from their own environment: that of `ray start`, or the job's runtime_env.
     """
-    debug, post_mortem = variable(facts, "RAY_DEBUG"), variable(facts, "RAY_DEBUG_POST_MORTEM")
-    version = ray_version(facts)
-    if debug is None and post_mortem != "1":
-        return passed("no debugger is asked for")
+    debug, version = variable(facts, "RAY_DEBUG"), ray_version(facts)
+    if debug is None:
+        return passed("no debugger is asked for by RAY_DEBUG")
     if version is None:
         return skip("Ray is not installed in the examined environment")
     if debug == "legacy":
         return info(f"RAY_DEBUG=legacy: breakpoints wait for `ray debug` in a terminal (Ray {version})",
                     params={"variable": "RAY_DEBUG"})  # fmt: skip
-    if debug is not None and debug != "1":
+    if debug != "1":
         return info(f"RAY_DEBUG={debug}: neither 1 nor legacy, so breakpoints in workers do nothing",
                     params={"variable": "RAY_DEBUG"})  # fmt: skip
-    switch = "RAY_DEBUG" if debug else "RAY_DEBUG_POST_MORTEM"
     if version < _DISTRIBUTED_DEBUGGER:
         return warn(f"Ray {_DISTRIBUTED_DEBUGGER} or later for the distributed debugger", f"Ray {version}",
-                    params={"ray": "2.40", "switch": switch})  # fmt: skip
+                    params={"ray": "2.40", "switch": "RAY_DEBUG"})  # fmt: skip
     if is_absent(facts, "debugpy"):
         return warn("debugpy for the distributed debugger", "no debugpy in the examined environment",
-                    params={"debugpy": "1.8.0", "switch": switch})  # fmt: skip
+                    params={"debugpy": "1.8.0", "switch": "RAY_DEBUG"})  # fmt: skip
     return passed(f"Ray {version} and debugpy are installed")
 
 

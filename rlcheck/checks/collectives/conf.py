@@ -16,6 +16,7 @@ from rlcheck.checks.collectives.settings import (
 from rlcheck.facts.base import need, value_or, why_missing
 from rlcheck.facts.document import Facts
 from rlcheck.facts.nccl import ConfFile
+from rlcheck.text import several
 
 
 @check("NCL023", "No file holds NCCL settings", needs=("nccl",), playbook="nccl-conf-file",
@@ -149,7 +150,7 @@ def contradictions(facts: Facts) -> Verdict:
         "settings that go together",
         text,
         evidence=tuple(evidence(f"environ.{name}", found[name].value[:80], found[name].where) for name in names),
-        params={"name": clashes[0][0][0]},
+        params={"names": several(dict.fromkeys(pair[0] for pair, why in clashes if why != _IDLE))},
     )
 
 

@@ -146,13 +146,15 @@ def values(facts: Facts) -> Verdict:
     ]
     if not bad:
         return passed(f"{len(found)} settings, all of the right kind")
-    setting, problem, _ = bad[0]
     verdict = fail if any(fatal for _, _, fatal in bad) and _stops_on_unknown_algorithm(facts) else warn
     return verdict(
         "values that the variables take",
         "; ".join(f"{show(s)}: {p}" for s, p, _ in bad[:8]),
         evidence=settings_evidence(s for s, _, _ in bad[:8]),
-        params={"name": setting.name, "problem": problem, "names": several(s.name for s, _, _ in bad)},
+        params={
+            "wrong": "; ".join(f"{s.name}: {problem}" for s, problem, _ in bad),
+            "names": several(s.name for s, _, _ in bad),
+        },
     )
 
 

@@ -211,6 +211,7 @@ def operations_are_equal(facts: Facts) -> Verdict:
             headline=f"The two sides compute {_place(wrong[0])} differently",
             details=details,
             evidence=(evidence("drift.operations", wrong[0].name, "one sequence on both sides"),),
+            params={"operation": _place(wrong[0])},
         )
     return info(text, details=details)
 

@@ -204,7 +204,7 @@ def xids(facts: Facts) -> Verdict:
         listed(f"Xid {xid.code} ({xid.count}x) on {xid.bus_id}" for xid in grave),
         details=lines,
         evidence=seen,
-        params={"code": str(first.code), "bus_id": _address(first), "action": _action(first)},
+        params={"code": str(first.code), "action": _action(first), **_ending(grave)},
     )
 
 
@@ -230,6 +230,15 @@ def _recovered(xid: Xid, devices: tuple[NvidiaDevice, ...]) -> bool:
 def _age_s(xid: Xid) -> float:
     # Without a time stamp it may be weeks old: told, but not taken for the state of now.
     return value_or(xid.last_age_s, math.inf)
+
+
+def _ending(grave: list[Xid]) -> dict[str, str]:
+    """The one act that ends all of it: no reset brings back what fell off the bus."""
+    wanted = {xid.code: tables().xids[xid.code].action for xid in grave}
+    power = next((code for code, action in wanted.items() if action == "power_cycle"), None)
+    if power is not None:
+        return {"power": str(power)}
+    return {"reset": _address(grave[0])} if wanted[grave[0].code] == "reset_gpu" else {}
 
 
 def _action(xid: Xid) -> str:

@@ -14,6 +14,7 @@ from rlcheck.checks.python.common import (
     is_at,
     named,
     pip_params,
+    reinstall_params,
     shortened,
 )
 from rlcheck.checks.python.common import torch_build as build_of
@@ -23,6 +24,7 @@ from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.python import Distribution, Extension
 from rlcheck.requirements import parse, version
+from rlcheck.text import several
 
 _TORCH_LIBRARIES = ("libtorch", "libc10")
 _FROM_THE_DRIVER = re.compile(r"lib(cuda|nvidia-\w+|nvcuvid|nvoptix)\.so")
@@ -77,8 +79,16 @@ def cxx_abi(facts: Facts) -> Verdict:
         lines[0],
         details=shortened(lines),
         evidence=(evidence("python.torch.cxx11_abi", ours, "symbols of libc10.so"),),
-        params=pip_params(facts, name=wrong[0].distribution, abi="TRUE" if ours == "new" else "FALSE"),
+        params=_again(facts, wrong),
     )
+
+
+def _again(facts: Facts, wrong: Iterable[Extension]) -> dict[str, str]:
+    """Parameters of what installs the owners of extensions again, in their versions."""
+    names = list(dict.fromkeys(extension.distribution for extension in wrong))
+    have = installed(facts)
+    exact = [f"{name}=={have[name].version.partition('+')[0]}" if name in have else name for name in names]
+    return pip_params(facts, name=several(names), exact=several(exact))
 
 
 def _abi_differs(extension: Extension, ours: str) -> bool:
@@ -125,7 +135,7 @@ def symbols(facts: Facts) -> Verdict:
         lines[0],
         details=shortened(lines),
         evidence=(evidence("python.extensions", wrong[0].unresolved_symbols[0], wrong[0].path),),
-        params=pip_params(facts, name=wrong[0].distribution, torch_version=build_of(facts).version),
+        params=_again(facts, wrong),
     )
 
 
@@ -152,7 +162,6 @@ def libraries(facts: Facts) -> Verdict:
         return passed("every library that the stack's compiled files need is there")
     lost.sort(key=lambda pair: _kind(pair[1][0]) is None)
     extension, names = lost[0]
-    kind = _kind(names[0])
     lines = [f"{_owner(facts, e)}: {_file(e)} needs {', '.join(found[:4])}{_bringer(found)}" for e, found in lost]
     grave = any(_kind(found[0]) is not None and _loaded_at_import(e) for e, found in lost)
     return (fail if grave else warn)(
@@ -160,7 +169,7 @@ def libraries(facts: Facts) -> Verdict:
         lines[0],
         details=shortened(lines),
         evidence=(evidence("python.extensions", names[0], extension.path),),
-        params=pip_params(facts, name=extension.distribution, library=names[0], **_wheel(kind)),
+        params=_wheels(facts, [name for _, found in lost for name in found]),
     )
 
 
@@ -178,9 +187,14 @@ def _bringer(names: Iterable[str]) -> str:
     return f" ({kinds[0].what})" if kinds else ""
 
 
-def _wheel(kind: Library | None) -> dict[str, str]:
-    """The parameter of the fix that installs it; left for the reader to fill when no wheel is known to bring it."""
-    return {"brings": kind.distribution.split(" ")[0]} if kind and kind.distribution else {}
+def _wheels(facts: Facts, libraries: Iterable[str]) -> dict[str, str]:
+    """Parameters of what installs the wheels that bring LIBRARIES; of one that is there already, its files are lost."""
+    kinds = [kind for name in libraries if (kind := _kind(name)) is not None and kind.distribution]
+    brings = list(dict.fromkeys(kind.distribution.split(" ")[0] for kind in kinds))
+    there = [name for name in brings if name in installed(facts)]
+    if there:
+        return reinstall_params(facts, there[0])
+    return pip_params(facts, brings=several(brings)) if brings else pip_params(facts)
 
 
 def _loaded_at_import(extension: Extension) -> bool:
@@ -214,7 +228,7 @@ def numpy_abi(facts: Facts) -> Verdict:
         f"NumPy {numpy.version} and {len(old)} package(s) built for NumPy 1: {owners[0]}",
         details=shortened(owners),
         evidence=(evidence("python.extensions", old[0]),),
-        params=pip_params(facts, name=old[0]),
+        params=pip_params(facts, name=several(old)),
     )
 
 

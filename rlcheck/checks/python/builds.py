@@ -20,6 +20,7 @@ from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.python import Distribution
 from rlcheck.requirements import admits, parse
+from rlcheck.text import several
 
 
 @check("ENV010", "torch's files belong together", needs=("python.torch",), playbook="torch-damaged")
@@ -92,7 +93,11 @@ def companions(facts: Facts) -> Verdict:
         f"{named(first)}, which is made for torch{wanted}",
         details=tuple(f"{named(d)} is made for torch{want}, torch is {build.version}" for d, want in wrong),
         evidence=(evidence("python.torch.version", build.version, "torch/version.py"),),
-        params=pip_params(facts, requirement=first.name + fitting, index=_index(build.cuda)),
+        params=pip_params(
+            facts,
+            requirement=several(d.name + _fitting(d.name, build.version) for d, _ in wrong),
+            index=_index(build.cuda),
+        ),
     )
 
 
@@ -141,11 +146,12 @@ def companion_cuda(facts: Facts) -> Verdict:
     build, have = torch_build(facts), installed(facts)
     if build.hip:
         return skip("torch is a ROCm build")
-    ours, severities, lines = torch_cuda_major(facts), list[str](), list[str]()
+    ours, severities, lines, names = torch_cuda_major(facts), list[str](), list[str](), list[str]()
     for name in ("torchvision", "torchaudio", "torchcodec"):
         if name in have and (problem := _build_problem(facts, have[name], ours)):
             severities.append(problem[0])
             lines.append(problem[1])
+            names.append(name)
     if not lines:
         return passed(f"the companions fit torch {build.version} ({f'CUDA {build.cuda}' if build.cuda else 'CPU'})")
     return worst(
@@ -153,7 +159,9 @@ def companion_cuda(facts: Facts) -> Verdict:
         f"companions built for {'CUDA ' + build.cuda if build.cuda else 'the CPU'}, as torch {build.version}",
         lines[0],
         details=tuple(lines),
-        params=pip_params(facts, requirement=lines[0].split()[0], index=_index(build.cuda)),
+        params=pip_params(
+            facts, requirement=several(n + _fitting(n, build.version) for n in names), index=_index(build.cuda)
+        ),
     )
 
 

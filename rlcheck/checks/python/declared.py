@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from rlcheck.check import Verdict, check, evidence, fail, info, passed, warn
-from rlcheck.checks.python.common import by_importance, environment, in_stack, pip_params, shortened
+from rlcheck.checks.python.common import by_importance, environment, in_stack, installed, pip_params, shortened
 from rlcheck.checks.python.compat import compat
 from rlcheck.checks.python.conflicts import Analysis, Conflict, analysis
+from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
 from rlcheck.requirements import Demand, clashing
-from rlcheck.text import listed
+from rlcheck.text import listed, several
 
 
 @check(
@@ -102,8 +103,18 @@ def conflicts(facts: Facts) -> Verdict:
         f"{len(open_cases)} package(s) that others reject: {_line(open_cases[0])}",
         details=shortened([_line(case) + _rest(case, case.violated) for case in open_cases]),
         evidence=_evidence(open_cases),
-        params=pip_params(facts, requirement=open_cases[0].remedy or ""),
+        params=_remedies(facts, open_cases),
     )
+
+
+def _remedies(facts: Facts, cases: Sequence[Conflict]) -> dict[str, str]:
+    """What pip is to install, and which entries of PYTHONPATH hide what is installed: pip changes nothing there."""
+    entries = [entry for entry in value_or(facts.environ, {}).get("PYTHONPATH", "").split(":") if entry]
+    where = {case.package: installed(facts)[case.package].location for case in cases}
+    hidden = {place for place in where.values() if any(one.rstrip("/") == place for one in entries)}
+    wanted = [case.remedy or "" for case in cases if where[case.package] not in hidden]
+    places = {"place": several(sorted(hidden))} if hidden else {}
+    return pip_params(facts, **places, **({"requirement": several(wanted)} if wanted else {}))
 
 
 def _line(conflict: Conflict) -> str:
@@ -190,7 +201,7 @@ def missing(facts: Facts) -> Verdict:
         f"{len(real)} missing: {listed([gap.package for gap in real], 6)}; {first.owners[0].says}{where}",
         details=shortened([gap.text for gap in real] + calm),
         evidence=tuple(evidence("python.distributions", gap.text) for gap in real[:3]),
-        params=pip_params(facts, requirement=found.requirement_for(real[0].package)),
+        params=pip_params(facts, requirement=several(found.requirement_for(gap.package) for gap in real)),
     )
 
 

@@ -99,13 +99,18 @@ def leftovers(facts: Facts) -> Verdict:
     if not found:
         return passed("no leftovers")
     # Pip leaves them in pairs: the package and its record.
-    paths = several(line.partition(":")[0] for line in found)
+    paths = [line.partition(":")[0] for line in found]
+    # A file of links may hold others that are good: it is not to be deleted.
+    links = list(dict.fromkeys(path for path in paths if path.endswith((".pth", "_finder.py"))))
+    doomed = [path for path in paths if path not in links]
     return warn(
         "no leftovers of broken installations",
         f"{len(found)}: {found[0]}",
         details=shortened(found),
         evidence=(evidence("python.leftovers", found[0]),),
-        params=pip_params(facts, path=paths),
+        params=pip_params(
+            facts, **({"path": several(doomed)} if doomed else {}), **({"links": several(links)} if links else {})
+        ),
     )
 
 
@@ -284,7 +289,7 @@ def conda_mixture(facts: Facts) -> Verdict:
         f"{len(both)} from both: {lines[0]}",
         details=tuple(lines),
         evidence=(evidence("python.conda_packages", lines[0], "conda-meta"),),
-        params=pip_params(facts, name=both[0]),
+        params={"names": several(both)},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from rlcheck.check import Verdict, check, evidence, info, passed, skip, warn
@@ -47,8 +48,13 @@ def python_variables(facts: Facts) -> Verdict:
         problems[names[0]],
         details=tuple(problems.values()),
         evidence=tuple(evidence("environ", f"{name}={environ[name]}") for name in names),
-        params={"name": names[0], "names": several(names)},
+        params=_named(names),
     )
+
+
+def _named(names: Sequence[str]) -> dict[str, str]:
+    """Parameters of what unsets NAMES, and of a grep for them."""
+    return {"names": several(names), "patterns": several(word for name in names for word in ("-e", name))}
 
 
 def _foreign_site(path: str, ours: str) -> str:
@@ -139,7 +145,7 @@ def leftover_variables(facts: Facts) -> Verdict:
         lines[0],
         details=tuple(lines),
         evidence=tuple(evidence("environ", f"{row.name}={environ[row.name]}", row.source) for row in hits),
-        params={"name": hits[0].name, "names": several(row.name for row in hits)},
+        params=_named([row.name for row in hits]),
     )
 
 
@@ -203,15 +209,14 @@ def threads(facts: Facts) -> Verdict:
     names = [n for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS") if environ.get(n, "").strip()]
     strange = [n for n in names if not all(_is_count(part) for part in environ[n].split(","))]
     if strange:
-        name = strange[0]
-        params = {"name": name, "names": several(strange)}
-        return warn(f"a whole number in {name}", f"{name}={environ[name]!r}", params=params)
+        found = listed([f"{name}={environ[name]!r}" for name in strange], 3)
+        return warn(f"a whole number in {listed(strange, 3)}", found, params={"names": several(strange)})
     single = [name for name in names if environ[name].strip() == "1"]
     if single:
         return info(
             f"{listed(single, 4)} is 1: work on the CPU (offloaded optimizer, loading, rewards) uses one core a worker",
             evidence=(evidence("environ", f"{single[0]}=1"),),
-            params={"name": single[0]},
+            params={"names": several(single)},
         )
     return passed(
         "thread counts: " + (listed([f"{name}={environ[name]}" for name in names], 4) or "left to the libraries")

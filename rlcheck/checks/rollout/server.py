@@ -22,8 +22,7 @@ def _server(facts: Facts) -> tuple[RolloutFacts, ServerFacts, Failure | None]:
     return rollout, need(rollout.server), rollout.failure
 
 
-@check("ROL010", "The rollout server can be reached", needs=("rollout.server",), playbook="rollout-server-unreachable",
-       problem="The rollout server cannot be reached")  # fmt: skip
+@check("ROL010", "The rollout server can be reached", needs=("rollout.server",), playbook="rollout-server-refuses")
 def server_is_reached(facts: Facts) -> Verdict:
     """The URL's name resolves, its port answers, and speaks what the URL says: TLS or not.
 
@@ -50,7 +49,9 @@ def _remedy(failure: Failure, rollout: RolloutFacts, server: ServerFacts) -> dic
         return {"name": server.host}
     if failure.kind == "plain":
         return {"plain": rollout.target.replace("https:", "http:", 1)}
-    return {"certificate": rollout.target} if failure.kind == "tls" else {"url": rollout.target}
+    if failure.kind == "tls":
+        return {"certificate": rollout.target}
+    return {"url": rollout.target, "host": server.host}
 
 
 @check("ROL011", "The rollout server is an LLM server", needs=("rollout.server",), playbook="rollout-server-foreign",

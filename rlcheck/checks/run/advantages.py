@@ -55,7 +55,7 @@ def advantages_are_normalised(facts: Facts) -> Verdict:
         discount (gamma) that hides the reward from the first tokens is named.
 
     Why it matters:
-        The size of advantages is the size of the step: a tenth of it is a tenth of the learning rate. Without a
+        The size of advantages is the size of the step, and their differences are all that is learned from. Without a
         baseline every answer is pushed up, the bad ones as well.
     """
     run = run_of(facts)
@@ -105,6 +105,8 @@ def _rows(run: RunFacts) -> list[Row] | None:
 def _whitened(row: Row) -> str:
     if abs(row.mean) > limit("whitened_mean"):
         return "their mean is not 0"
+    if row.std is not None and row.std <= _SAME:
+        return "all are equal, so that no answer counts as better than another"
     if row.std is not None:
         return "their standard deviation is not 1" if abs(row.std - 1) > limit("whitened_std") else ""
     # The variance of numbers between low < 0 and high > 0 with mean 0 is at most -low * high (Bhatia and Davis).

@@ -19,6 +19,8 @@ CREDIT = "critic/score_advantage_corr"
 _WHOLE = ("exact", "digits")
 """Rules of rltrain that give all there is to an answer that is the ground truth."""
 _ENOUGH = 3
+_WILD = 5.0
+"""Explained variance below minus this leaves little of the score in any advantage."""
 _SHOWN = 4
 
 
@@ -55,7 +57,13 @@ def _least(run: RunFacts) -> float:
 
 
 def _is_plain(run: RunFacts) -> bool:
-    """Each token's advantage is the whole answer's: with lam or gamma below 1, most tokens hear little of the score."""
+    """Each token's advantage is the whole answer's: with lam or gamma below 1, most tokens hear little of the score.
+
+    Nor are they where what a critic says differs many times as much as returns do.
+    """
+    explained = curve_of(run, "critic/vf_explained_var")
+    if explained is not None and (median(explained.values) or 0.0) < -_WILD:
+        return False
     return all((number_setting(run, f"algorithm.{name}") or 1.0) >= 1.0 for name in ("lam", "gamma"))
 
 

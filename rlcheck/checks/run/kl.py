@@ -39,7 +39,8 @@ def kl_penalty_sign(facts: Facts) -> Verdict:
         goes with it.
 
     Why it matters:
-        With the wrong sign the policy is paid for leaving the reference, and does so without end.
+        With the wrong sign the policy is paid for leaving the reference, and does so without end; with too large a
+        weight it never leaves it.
     """
     run = run_of(facts)
     for key in (KL_LOSS_COEF, KL_COEF):
@@ -84,7 +85,7 @@ def _in_the_loss(run: RunFacts) -> Verdict | None:
         found = f"none: actor/loss less actor/pg_loss does not hold it, {where}"
     elif sign == "wrong":
         found = f"{terms.kl:+.4g} times the KL, {where}: distance from the reference is rewarded{_growth(run)}"
-    elif asked and _is_other(terms.kl, terms.kl_error, asked):
+    elif asked and run.framework == "rltrain" and _is_other(terms.kl, terms.kl_error, asked):
         return _other_weight(run, terms, terms.kl, asked)
     else:
         return None

@@ -92,7 +92,8 @@ def inodes(facts: Facts) -> Verdict:
     proof = _proof([worst], "free_inodes")
     if left < _FEW_INODES:
         problem = fail if left < 100 else warn
-        return problem(f"at least {_FEW_INODES} free inodes", f"{left} on the disk of {_name(worst)}", evidence=proof)
+        return problem(f"at least {_FEW_INODES} free inodes", f"{left} on the disk of {_name(worst)}", evidence=proof,
+                       params={"directory": worst.path})  # fmt: skip
     return passed(f"at least {left} more files may be created", evidence=proof)
 
 
@@ -158,7 +159,10 @@ def _own_places(facts: Facts, found: list[Place]) -> dict[str, str]:
     # /var/tmp, unless it is what does not work: both are on a local disk nearly everywhere.
     base = "/tmp" if any(p.purpose == "tmp" and p.path.startswith("/var/tmp") for p in found) else "/var/tmp"
     temporary = {"tmpdir": f"{base}/{own['own']}"} if own and bad & {"tmp", "ray"} else {}
-    return {**temporary, **(own if bad - {"tmp", "ray"} else {})}
+    noexec = [place.path for place in found if place.purpose != "ray" and "noexec" in place.options]
+    closed = [place.path for place in found if place.purpose in ("tmp", "ray") and place.writable.value is False]
+    of_mounts = {name: ", ".join(paths) for name, paths in (("noexec", noexec), ("closed", closed)) if paths}
+    return {**temporary, **(own if bad - {"tmp", "ray"} else {}), **of_mounts}
 
 
 def _is_in_closed_home(facts: Facts, place: Place) -> bool:

@@ -44,14 +44,22 @@ def memlock(facts: Facts) -> Verdict:
     if value_or(facts.environ, {}).get("NCCL_IB_DISABLE") == "1":
         return skip("NCCL_IB_DISABLE=1: RDMA is not used")
     # An Ethernet card that could do RoCE is in most servers, used or not; InfiniBand is there to be used.
+    more = {"evidence": proof, "params": _raised(limit.hard, ram_bytes(facts), KIB)}
     if limit.soft < GIB and can_be_used and num_gpus(facts) and _has_infiniband(facts):
-        return fail("unlimited locked memory for RDMA", found, evidence=proof)
+        return fail("unlimited locked memory for RDMA", found, **more)
     if not below(limit.soft, ram_bytes(facts)):
         return passed(f"{limit_bytes(limit.soft)} may be locked", evidence=proof)
     if limit.soft >= _PLENTY_BYTES:
         message = f"{limit_bytes(limit.soft)} may be locked: enough for NCCL, less than a cache of offloaded states"
         return info(message, evidence=proof)
-    return warn("unlimited locked memory for RDMA", found, evidence=proof)
+    return warn("unlimited locked memory for RDMA", found, **more)
+
+
+def _raised(hard: int, wanted: int, unit: int = 1) -> dict[str, str]:
+    """The parameter `limit` of a `ulimit` that ends the fault; none where the hard limit does not allow it."""
+    if hard == UNLIMITED:
+        return {"limit": "unlimited"}
+    return {} if below(hard, wanted) else {"limit": str(hard // unit)}
 
 
 def _has_infiniband(facts: Facts) -> bool:
@@ -115,7 +123,7 @@ def num_processes(facts: Facts) -> Verdict:
     proof = (evidence("system.limits.nproc.soft", limit_text(limit.soft), _SOURCE),)
     if limit.soft == UNLIMITED or (process.uid == 0 and not process.root_mapped):
         return passed("the number of processes is not limited", evidence=proof)
-    return _judge_processes(facts, limit.soft, found, proof)
+    return _judge_processes(facts, limit.soft, found, proof, limit.hard)
 
 
 @check(
@@ -144,9 +152,9 @@ def num_pids(facts: Facts) -> Verdict:
     return _judge_processes(facts, limit, found, proof)
 
 
-def _judge_processes(facts: Facts, limit: int, found: str, proof: tuple[Evidence, ...]) -> Verdict:
+def _judge_processes(facts: Facts, limit: int, found: str, proof: tuple[Evidence, ...], hard: int = 0) -> Verdict:
     wanted = max(4096, 32 * value_or(system_of(facts).cpu.online, 0))
-    more = {"evidence": proof, "params": {"processes": str(wanted)}}
+    more = {"evidence": proof, "params": {"processes": str(wanted), **_raised(hard, wanted)}}
     if limit < 512:
         return fail(f"room for {wanted} processes and threads", found, **more)
     if limit < wanted:
@@ -216,4 +224,7 @@ def address_space(facts: Facts) -> Verdict:
     if not below(limit.soft, _ALL_ADDRESSES):
         return passed("address space is not limited", evidence=proof)
     problem = fail if num_gpus(facts) else warn
-    return problem("unlimited address space (`ulimit -v`)", f"a limit of {size_text(limit.soft)}", evidence=proof)
+    found = f"a limit of {size_text(limit.soft)} (hard limit {limit_bytes(limit.hard)})"
+    return problem(
+        "unlimited address space (`ulimit -v`)", found, evidence=proof, params=_raised(limit.hard, _ALL_ADDRESSES, KIB)
+    )

@@ -17,6 +17,7 @@ from rlcheck.cli.requests.report import (
     ReportRequest,
     StrictOption,
     VerboseOption,
+    named,
 )
 
 
@@ -168,7 +169,12 @@ class DiagnoseRequest:
 class ExplainRequest:
     """Show a check or a playbook in full: what happens, why, how to verify it, how to fix it."""
 
-    name: Annotated[str, typer.Argument(metavar="ID", help="ID of a check (SYS001) or a playbook (shm-too-small).")]
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", autocompletion=named, help="ID of a check (SYS001) or a playbook (shm-too-small)."
+        ),
+    ]
     ascii_only: AsciiOption = False
 
 

@@ -20,12 +20,41 @@ class Format(str, Enum):
     SARIF = "sarif"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Format of the report.")]
+def _format(name: str) -> Format:
+    try:
+        return Format("markdown" if name == "md" else name)
+    except ValueError:
+        known = ", ".join(f"'{one.value}'" for one in Format)
+        raise typer.BadParameter(f"{name!r} is not one of {known}.") from None
+
+
+def named(incomplete: str) -> list[str]:
+    """The IDs of checks and playbooks that begin so, in the case that is typed, for the completion of a shell."""
+    from rlcheck.doctor import clinic
+
+    doctor = clinic.summon()
+    ids = (check.id.lower() if incomplete.islower() else check.id for check in doctor.checks)
+    return [id for id in (*ids, *doctor.library.ids()) if id.startswith(incomplete)]
+
+
+FormatOption = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        "-f",
+        parser=_format,
+        metavar="[text|json|markdown|junit|sarif]",
+        autocompletion=lambda incomplete: [one.value for one in Format if one.startswith(incomplete)],
+        show_default="text",
+        help="Format of the report.",
+    ),
+]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
 ]
 SelectOption = Annotated[
-    tuple[str, ...], typer.Option("--select", metavar="ID|FAMILY", help="Run only these checks. Repeatable.")
+    tuple[str, ...],
+    typer.Option("--select", metavar="ID|FAMILY", autocompletion=named, help="Run only these checks. Repeatable."),
 ]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Exit with 1 also for warnings and for checks that could not run.")

@@ -12,7 +12,7 @@ import msgspec
 from rlcheck.diagnose.failures import Failure
 from rlcheck.diagnose.lines import Message
 from rlcheck.diagnose.model import Diagnosis, Quote, Raised, Setting, Site
-from rlcheck.diagnose.source.guards import conditions, settings
+from rlcheck.diagnose.source.guards import conditions, settings, way_out
 from rlcheck.diagnose.source.installed import (
     Environment,
     Module,
@@ -23,7 +23,7 @@ from rlcheck.diagnose.source.installed import (
     package_of,
     read,
 )
-from rlcheck.diagnose.source.sites import Choice, Source, choose
+from rlcheck.diagnose.source.sites import Choice, Source, Spot, choose
 from rlcheck.diagnose.source.tables import from_table
 from rlcheck.diagnose.source.traces import Frame, Trace, trace_of
 from rlcheck.finding import Fix
@@ -34,7 +34,18 @@ _MOST_FAILURES = 8
 _MOST_FILES = 3
 _AROUND = 12
 _LONGEST = 300
-_VALUE = r"""('[^'\n]{0,80}'|"[^"\n]{0,80}"|[\w./:+-]{1,80})(?=[\s,;)}\]]|$)"""
+_END = r"""(?=[,;)}\]]|\s*\\?$| +(?:-|[|>&;]|\d>)|,? +['"]?[\w.+]+['"]?[=:])"""
+_VALUE = rf"""('[^'\n]{{0,80}}'|"[^"\n]{{0,80}}"|[\w./:+-]{{1,80}}){_END}"""
+_LISTS = re.compile(
+    r"""(?:^|[\s(])[\w-]{0,40}(?:[Aa]rg(?:ument)?s?|[Cc]onfig(?:uration)?|[Ss]ettings|[Pp]arameters|[Oo]ptions|Namespace)"""
+    r"""(?: ?[:=] ?\w{0,40})?[ :=({]{1,4}['"]?[\w.]{1,80}['"]? ?[=:]|^\{['"]\w{1,80}['"] ?:"""
+    r"|^(?:[+$>#] |(?:\w+ )?[Cc](?:ommand|md)\w*: ?)?(?:env |nohup |[A-Z_]+=\S+ )*(?:\S*/)?"
+    r"(?:python[\d.]*|vllm|torchrun|accelerate|deepspeed|srun|mpirun|ray|bash|rltrain|sglang|trl|swift|uv) "
+)
+"""What begins a list of the settings of a run in a line: a dump of its configuration, or its command line."""
+_ADVISES = re.compile(
+    r"(?i)\b(?:try|should|must|instead|example|(?<!non-)default|consider|increase|lower|reduce|set)\b"
+)
 
 
 def explain(
@@ -130,7 +141,7 @@ def _around(trace: Trace, log: Sequence[Message]) -> Sequence[Message]:
 
 
 def _printed(name: str, log: Sequence[Message]) -> Iterator[str]:
-    """The values that LOG prints for a setting; a line of code in a traceback is none."""
+    """The values that LOG prints for a setting in dumps of a configuration and in command lines, nowhere else."""
     dashed = name.replace("_", "-")
     form = re.compile(
         rf"""(?<![\w.-])(?:{re.escape(name)}['"]?\s*[=:]\s*|--{re.escape(dashed)}(?:=| (?=[\d'"]))){_VALUE}"""
@@ -140,6 +151,8 @@ def _printed(name: str, log: Sequence[Message]) -> Iterator[str]:
             continue
         above = log[message.at - 1].text if message.at else ""
         if message.text[:1].isspace() or 'File "' in above or 'File "' in message.text:
+            continue
+        if not _LISTS.search(message.text) or _ADVISES.search(message.text):
             continue
         yield from (found[1].strip("'\"") for found in form.finditer(message.text))
 
@@ -167,7 +180,7 @@ def _diagnosis(
         confidence="medium" if site.exact and not calls else "low",
         verify=(Verify(run=f"sed -n '{start},{spot.node.end_lineno}p' {shlex.quote(module.path)}",
                        expect="the statement that is named here, below its conditions"),),
-        fixes=_fixes(site),
+        fixes=_fixes(site, spot),
         evidence=tuple(about),
         basis="source",
         grounds="sourced",
@@ -194,8 +207,8 @@ def _cause(site: Site, does: str) -> str:
         owner = f" of {one.owner}" if one.owner and one.owner != one.name else ""
         value = f" is {one.value}{_ORIGINS[one.origin]}" if one.value else ""
         about = f' ("{one.about.rstrip(".")}")' if one.about else ""
-        sentences.append(f"`{one.name}`, {_article(one.kind)}{owner},{value}{about}." if value or about else
-                         f"`{one.name}` is {_article(one.kind)}{owner}.")  # fmt: skip
+        sentences.append(f"`{one.name}`, {_article(one.kind)}{owner},{value}{about}." if value else
+                         f"`{one.name}` is {_article(one.kind)}{owner}{about}.")  # fmt: skip
     return " ".join(sentences)
 
 
@@ -206,14 +219,12 @@ def _article(kind: str) -> str:
     return f"{'an' if kind[0] in 'ae' else 'a'} {kind}"
 
 
-def _fixes(site: Site) -> tuple[Fix, ...]:
-    """What to change so that the innermost condition no longer holds; nothing where no setting is in it."""
+def _fixes(site: Site, spot: Spot) -> tuple[Fix, ...]:
+    """What to change so that this place is not reached; nothing where no setting decides it."""
     names = [f"`{one.name}`" + (f" (now {one.value})" if one.value else "")
              for one in site.settings if one.decides and one.kind != "limit"]  # fmt: skip
-    asks = bool(site.conditions) and not site.conditions[-1].startswith(("for ", "except", "case "))
-    if not names or not asks:
+    goal = way_out(spot)
+    if not names or not goal:
         return ()
     which = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-    return (
-        Fix(title=f"Change {which} so that `{site.conditions[-1]}` is no longer true", kind="advice", safety="safe"),
-    )
+    return (Fix(title=f"Change {which} so that {goal}", kind="advice", safety="safe"),)

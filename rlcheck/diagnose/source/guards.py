@@ -26,7 +26,7 @@ def conditions(spot: Spot) -> tuple[str, ...]:
     inside = spot.around[start + 1 :]
     found = [text for node, block in inside for text in _condition(node, block)]
     if not found and spot.around:
-        found = _exits(spot)
+        found = [f"not ({ast.unparse(one.test)})" for one in _exits(spot)]
     if isinstance(spot.node, ast.Assert):
         found.append(f"not ({ast.unparse(spot.node.test)})")
     return tuple(map(shortened, dict.fromkeys(found)))
@@ -36,8 +36,9 @@ def _condition(node: ast.AST, block: str) -> Iterator[str]:
     if isinstance(node, ast.If | ast.While) and block in ("body", "orelse"):
         test = ast.unparse(node.test)
         yield test if block == "body" else f"not ({test})"
-    elif isinstance(node, ast.For | ast.AsyncFor) and block == "body":
-        yield f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"
+    elif isinstance(node, ast.For | ast.AsyncFor):
+        to_the_end = "" if block == "body" else ", to its end"
+        yield f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}{to_the_end}"
     elif isinstance(node, ast.ExceptHandler):
         yield f"except {ast.unparse(node.type)}" if node.type else "except"
     elif isinstance(node, ast.match_case):
@@ -45,16 +46,37 @@ def _condition(node: ast.AST, block: str) -> Iterator[str]:
         yield f"case {ast.unparse(node.pattern)}{guard}"
 
 
-def _exits(spot: Spot) -> list[str]:
-    """The conditions above SPOT in its block under which the function would have ended before it, denied."""
+def _exits(spot: Spot) -> list[ast.If]:
+    """What is above SPOT in its block and ends the function before it if its test holds; what raises comes first."""
     parent, name = spot.around[-1]
-    found: list[str] = []
-    for one in getattr(parent, name):
-        if one is spot.node:
+    above = takewhile(lambda one: one is not spot.node, getattr(parent, name))
+    found = [one for one in above if isinstance(one, ast.If) and isinstance(one.body[-1], _LEAVES) and not one.orelse]
+    return sorted(found[-_MOST_EXITS:], key=lambda one: not _raises(one))
+
+
+def _raises(node: ast.If) -> bool:
+    return isinstance(node.body[-1], ast.Raise)
+
+
+def way_out(spot: Spot) -> str:
+    """What keeps a run from SPOT, in words; "" where that is more than a test, or another error."""
+    if isinstance(spot.node, ast.Assert):
+        return f"`{shortened(ast.unparse(spot.node.test))}` is true"
+    chain: list[ast.If] = []
+    for node, block in reversed(spot.around):
+        if isinstance(node, Function | ast.ClassDef | ast.Module):
             break
-        if isinstance(one, ast.If) and isinstance(one.body[-1], _LEAVES) and not one.orelse:
-            found.append(f"not ({ast.unparse(one.test)})")
-    return found[-_MOST_EXITS:]
+        if isinstance(node, ast.If) and block == "orelse" and (not chain or node.orelse == [chain[-1]]):
+            chain.append(node)
+        elif chain:
+            break
+        elif isinstance(node, ast.If | ast.While) and block == "body":
+            return f"`{shortened(ast.unparse(node.test))}` is no longer true"
+        elif not isinstance(node, ast.With | ast.AsyncWith | ast.Try) or block != "body":
+            return ""
+    tests = [ast.unparse(one.test) for one in (chain[::-1] or _exits(spot)) if not _raises(one)]
+    meant = not chain or not _raises(chain[0])
+    return " or ".join(f"`{shortened(one)}`" for one in tests) + " is true" if tests and meant else ""
 
 
 def shortened(text: str) -> str:
@@ -87,9 +109,7 @@ def _tests(spot: Spot) -> Iterator[ast.expr]:
         if isinstance(node, ast.If | ast.While):
             yield node.test
     if spot.around and not any(isinstance(node, ast.If | ast.While) for node, _ in spot.around):
-        parent, name = spot.around[-1]
-        above = [one for one in getattr(parent, name) if isinstance(one, ast.If) and one.lineno < spot.node.lineno]
-        yield from (one.test for one in above[-_MOST_EXITS:] if isinstance(one.body[-1], _LEAVES))
+        yield from (one.test for one in reversed(_exits(spot)))
 
 
 class _Settings:

@@ -137,7 +137,7 @@ class ProbeContext:
 
     def child_environ(self) -> dict[str, str]:
         """The environment for commands: ours, with messages in English and no colours."""
-        return {**self.environ, "LC_ALL": "C", "LANGUAGE": "C", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
+        return {**self.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
 
     def now(self) -> float:
         """Seconds since the epoch."""

@@ -79,7 +79,8 @@ def worded(framework: str, override: str) -> str:
     known, (key, equals, value) = frameworks().get(framework), override.partition("=")
     if known is None or not known.names or not equals or "." not in key:
         return override
-    return known.settings.get(key.lstrip("+"), "").replace("{}", value)
+    own = known.settings.get(override.lstrip("+")) or known.settings.get(key.lstrip("+"), "")
+    return own.replace("{}", value)
 
 
 def _renamed(curve: Curve, name: str, target: Name) -> Curve:

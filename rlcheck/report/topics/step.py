@@ -30,7 +30,7 @@ def exhibits(facts: Facts) -> tuple[Exhibit, ...]:
 
 
 def _chain(proof: CapsuleProof) -> Exhibit:
-    rows = tuple((link.name, _MARKS[link.status], _numbers(link), _words(link)) for link in proof.links)
+    rows = tuple((link.name, _MARKS[link.status], _numbers(link), link.said) for link in proof.links)
     kept = f"{proof.proven_rows} of {proof.rows} rows" if proof.proven_rows != proof.rows else f"{proof.rows} rows"
     title = f"Step {proof.step} of {proof.trainer or 'a trainer'}, recomputed: {kept}, {proof.seconds:.0f} s"
     columns = ("link", "", "largest difference", "")
@@ -41,7 +41,3 @@ def _numbers(link: Link) -> str:
     if link.largest is None:
         return ""
     return f"{link.largest:.1e}" if link.bound is None else f"{link.largest:.1e} of {link.bound:.1e}"
-
-
-def _words(link: Link) -> str:
-    return link.said if link.status != "same" else ""

@@ -125,6 +125,7 @@ def test_amd_variables_by_version(ray: str, environ: dict[str, str], status: str
         ({"RAY_DEBUG": "true"}, {}, "info"),
         ({"RAY_DEBUG": "1"}, {"ray": "2.10.0", "debugpy": "1.8.0"}, "warn"),
         ({"RAY_DEBUG_POST_MORTEM": "1"}, {"debugpy": "1.8.0"}, "pass"),
+        ({"RAY_DEBUG_POST_MORTEM": "1"}, {}, "pass"),  # RAY007 takes it away: nothing is to be installed for it
         ({"RAY_DEBUG": "1"}, {"ray": ""}, "skip"),
     ],
 )

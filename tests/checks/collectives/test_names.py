@@ -28,6 +28,18 @@ def test_fires_and_quiet(check_id: str, status: str, text: str) -> None:
     assert judge(check_id, quiet).status in ("pass", "skip")
 
 
+def test_every_wrong_value_and_every_pair_is_named_in_the_fix() -> None:
+    titles = [fix.title for fix in judge("NCL007", ncl({"NCCL_ALGO": "Rings", "NCCL_P2P_DISABLE": "x y"})).fixes]
+    assert titles[0].startswith("Correct what is set: NCCL_ALGO: unknown: rings")
+    assert "; NCCL_P2P_DISABLE: not a number" in titles[0]
+    one, two = {"NCCL_SOCKET_NTHREADS": "128"}, {"NCCL_IB_DISABLE": "1", "NCCL_NET": "IB"}
+    assert [fix.command for fix in judge("NCL026", ncl(one)).fixes] == ["unset NCCL_SOCKET_NTHREADS"]
+    assert "one of the two" not in judge("NCL026", ncl(one)).fixes[0].title
+    assert [fix.command for fix in judge("NCL026", ncl(one | two)).fixes] == [
+        "unset NCCL_IB_DISABLE NCCL_SOCKET_NTHREADS"
+    ]
+
+
 @pytest.mark.parametrize("check_id", ["NCL005", "NCL006", "NCL007", "NCL009"])
 def test_a_machine_without_settings_passes(check_id: str) -> None:
     assert judge(check_id, ncl()).status == "pass"

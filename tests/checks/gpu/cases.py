@@ -300,3 +300,8 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "GPU038": (amd(section=rocm(mi300x(2, ras_uncorrected=2))), amd()),
     "GPU052": (amd(section=rocm(mi300x(2, memory_used_bytes=100 * GIB))), amd()),
 }
+OTHER_FIRES = {
+    "GPU020": (
+        doc(nvidia(*devices(), xids=known((Xid(code=48, bus_id="0000:00:0d", last_age_s=known(60.0), text="x"),)))),
+    )
+}

@@ -34,6 +34,12 @@ def test_xid_severity_when_the_driver_needs_nothing(code: int, age_s: float, sta
     assert (finding.status, words in finding.message) == (status, True), finding.message
 
 
+@pytest.mark.parametrize(("code", "command"), [(79, "poweroff"), (48, "nvidia-smi --gpu-reset -i 0000:00:06.0")])
+def test_the_fix_is_what_nvidia_asks_for_after_this_number(code: int, command: str) -> None:
+    commands = [fix.command for fix in judge("GPU020", with_xid(code)).fixes if fix.command]
+    assert commands == [command]
+
+
 def test_recent_xid_on_a_gpu_that_needs_recovery_fails_and_names_the_action() -> None:
     xid = Xid(code=119, bus_id="0000:00:07", last_age_s=known(60.0), text="Timeout")
     facts = doc(nvidia(*devices(2, recovery_action=1), xids=known((xid,))))

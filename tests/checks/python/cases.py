@@ -250,4 +250,33 @@ OTHER_FIRES = {
         machine(dist("torch", "2.11.0+cu130", damaged=("torch/lib/libc10.so: a link that points nowhere (/gone)",))),
     ),
     "ENV026": (machine(dist("torch", "2.11.0+cu130", broken="no RECORD: pip can neither upgrade nor remove it")),),
+    "ENV006": (
+        machine(
+            dist("trl", "0.27.0", "transformers>=4.56.2", "click>=8.2"),
+            dist("transformers", "4.40.0", location="/extra"),
+            dist("click", "8.1.0"),
+            environ={"PYTHONPATH": "/other:/extra/"},
+        ),
+    ),
+    "ENV021": tuple(
+        machine(
+            dist("flash-attn", "2.8.3"),
+            dist(name, version),
+            torch=torch(),
+            extensions=(extension("flash-attn", "flash_attn_2_cuda.so", unresolved_libs=(library,)),),
+        )
+        for name, version, library in (
+            ("nvidia-cuda-runtime-cu12", "12.8.90", "libcudart.so.12"),
+            ("torch", "2.11.0+cu130", "libtorch_cpu.so"),
+        )
+    ),
+    "ENV025": (
+        machine(
+            leftovers=(
+                f"{SITE}/~orch: half-removed package",
+                f"{SITE}/mine.pth: points to /gone, which does not exist",
+                f"{SITE}/mine.pth:2: imports gone, which is not there",
+            )
+        ),
+    ),
 }

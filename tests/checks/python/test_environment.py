@@ -2,13 +2,15 @@
 
 import pytest
 
+from rlcheck import judging
 from rlcheck.check import Verdict
 from rlcheck.checks import family_checks
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.python import ImportTest
-from tests.checks.python.build import dist, gpus, machine, torch
-from tests.checks.python.cases import CASES, imported
+from rlcheck.playbook import Library
+from tests.checks.python.build import SITE, dist, gpus, machine, torch
+from tests.checks.python.cases import ABI_SYMBOL, CASES, OTHER_FIRES, cuda, extension, imported
 
 CHECKS = family_checks("ENV")
 
@@ -17,6 +19,48 @@ BY_ID = {check.id: check for check in CHECKS}
 
 def judge(check_id: str, facts: Facts) -> Verdict:
     return BY_ID[check_id].judge(facts)
+
+
+_REINSTALL = "python -m pip install --force-reinstall --no-deps"
+_BUILD = "python -m pip install --no-build-isolation --no-binary :all: --no-cache-dir --force-reinstall --no-deps"
+_OLD_ABI = cuda(
+    dist("flash-attn", "2.8.3"),
+    dist("xformers", "0.0.32"),
+    extensions=tuple(
+        extension(name, f"{name}.so", cxx11_abi="old", unresolved_symbols=(ABI_SYMBOL,))
+        for name in ("flash-attn", "xformers")
+    ),
+)
+_SWITCHES = {"PYTHONHOME": "/x", "PYTHONOPTIMIZE": "1", "CUDA_LAUNCH_BLOCKING": "1", "TORCHDYNAMO_DISABLE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("check_id", "facts", "words"),
+    [
+        ("ENV006", OTHER_FIRES["ENV006"][0], ["Take /extra out of PYTHONPATH", "python -m pip install 'click>=8.2'"]),
+        ("ENV007", machine(dist("verl", "0.9.1", "peft", "wandb>=0.16"), dist("torch", "2.11.0")),
+         ["python -m pip install peft 'wandb>=0.16'"]),
+        ("ENV012", cuda(dist("torchvision", "0.26.0+cpu"), dist("torchaudio", "2.11.0+cpu")),
+         ["'torchvision==0.26.*' 'torchaudio==2.11.*' --index-url"]),
+        ("ENV019", _OLD_ABI, [f"{_BUILD} flash-attn==2.8.3 xformers==0.0.32"]),
+        ("ENV020", CASES["ENV020"][0], [f"{_BUILD} vllm==0.24.0"]),
+        ("ENV021", CASES["ENV021"][0], ["python -m pip install nvidia-cuda-runtime-cu12"]),
+        ("ENV021", OTHER_FIRES["ENV021"][0], [f"{_REINSTALL} nvidia-cuda-runtime-cu12==12.8.90"]),
+        ("ENV021", OTHER_FIRES["ENV021"][1],
+         [f"{_REINSTALL} torch==2.11.0+cu130 --index-url https://download.pytorch.org/whl/cu130"]),
+        ("ENV025", OTHER_FIRES["ENV025"][0], [f"rm -r -- '{SITE}/~orch'\n", f"In {SITE}/mine.pth: uninstall"]),
+        ("ENV038", machine(environ=_SWITCHES), ["unset PYTHONHOME PYTHONOPTIMIZE", "-e PYTHONHOME -e PYTHONOPTIMIZE"]),
+        ("ENV042", machine(environ=_SWITCHES), ["grep -sn -e CUDA_LAUNCH_BLOCKING -e TORCHDYNAMO_DISABLE"]),
+        ("ENV044", machine(environ={"OMP_NUM_THREADS": "x", "MKL_NUM_THREADS": "0"}),
+         ["Set OMP_NUM_THREADS, MKL_NUM_THREADS to", "unset OMP_NUM_THREADS MKL_NUM_THREADS"]),
+    ],
+)  # fmt: skip
+def test_a_fix_is_for_all_that_was_found_and_for_nothing_else(check_id: str, facts: Facts, words: list[str]) -> None:
+    fixes = judging.judge(facts, (BY_ID[check_id],), Library())[0].fixes
+    said = "".join(f"{fix.title}\n{fix.command}\n" for fix in fixes)
+    assert [one for one in words if one not in said] == [], said
+    for of_logs in ("functional_tensor", "Nothing is set:", "List the leftovers", "unset PYTHONHOME\nunset"):
+        assert of_logs not in said
 
 
 @pytest.mark.parametrize(

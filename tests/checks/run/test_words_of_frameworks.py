@@ -66,10 +66,20 @@ def test_groups_without_signal_in_trls_words() -> None:
     )
 
 
+def test_nan_in_trls_words() -> None:
+    fixes = judged("RUN010", of(CASES["RUN010"][0], "trl")).fixes
+    assert {"bf16=True", "learning_rate=1e-6"} <= {fix.command for fix in fixes}
+    assert not any(fix.title.endswith("(trl has no such setting)") for fix in fixes)
+
+
 @pytest.mark.parametrize("name", sorted(frameworks()))
 def test_settings_stand_for_keys_of_verl(name: str) -> None:
     for key, words in frameworks()[name].settings.items():
         assert "." in key
+        if "=" in key:
+            assert worded(name, f"+{key}") == words
+            assert worded(name, key.replace("bfloat16", "float16")) == ""
+            continue
         assert words.count("{}") == (words != "--dynamic_filtering")
         assert worded(name, f"+{key}=3") == words.replace("{}", "3")
     assert worded(name, "learning_rate=1e-6") == "learning_rate=1e-6"

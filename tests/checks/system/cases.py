@@ -133,4 +133,9 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "SYS042": (machine(locale=LocaleFacts(lang="zh_CN.GBK")), machine(locale=LocaleFacts(lang="C.UTF-8"))),
     "SYS034": (machine(process=process(umask=known(0o077))), QUIET),
 }
-OTHER_FIRES = {"SYS028": (machine(places=places(triton=place("triton", "/scratch/t", options=("rw", "noexec")))),)}
+OTHER_FIRES = {
+    "SYS002": (machine(devices=rdma(nodes=(*nvidia().nodes, *UVERBS)), limits=limits(memlock=Limit(soft=8 * MIB))),),
+    "SYS004": (machine(limits=limits(nproc=Limit(soft=2000, hard=1 << 20))),),
+    "SYS008": (machine(limits=limits(address_space=Limit(soft=64 * GIB, hard=64 * GIB))),),
+    "SYS028": (machine(places=places(triton=place("triton", "/scratch/t", options=("rw", "noexec")))),),
+}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rlcheck import judging
@@ -10,7 +12,7 @@ from rlcheck.facts.base import MissingKind, missing
 from rlcheck.facts.document import Facts
 from rlcheck.finding import Finding
 from rlcheck.playbook import Library
-from tests.checks.system.cases import CASES
+from tests.checks.system.cases import CASES, OTHER_FIRES
 
 CHECKS = family_checks("SYS")
 
@@ -67,6 +69,31 @@ SAYS = {
 
 def judge(check_id: str, facts: Facts) -> Finding:
     return judging.judge(facts, (BY_ID[check_id],), LIBRARY)[0]
+
+
+@pytest.mark.parametrize(
+    ("check_id", "other", "commands"),
+    [
+        ("SYS002", False, ()),
+        ("SYS002", True, ("ulimit -l unlimited",)),
+        ("SYS004", False, ()),
+        ("SYS004", True, ("ulimit -u 1048576",)),
+        ("SYS008", False, ("ulimit -v unlimited",)),
+        ("SYS008", True, ()),
+        ("SYS026", False, ("df -i /home/u",)),
+    ],
+)
+def test_a_fix_is_one_that_this_machine_allows(check_id: str, other: bool, commands: tuple[str, ...]) -> None:
+    fixes = judge(check_id, OTHER_FIRES[check_id][0] if other else CASES[check_id][0]).fixes
+    assert tuple(fix.command for fix in fixes if re.match("ulimit|d[fu] ", fix.command)) == commands
+
+
+def test_fixes_are_for_what_is_wrong_with_the_directory() -> None:
+    closed, noexec = judge("SYS028", CASES["SYS028"][0]), judge("SYS028", OTHER_FIRES["SYS028"][0])
+    words = [" ".join(fix.title for fix in finding.fixes) for finding in (closed, noexec)]
+    assert ["without noexec" in text for text in words] == [False, True]
+    assert ["Make room" in text for text in words] == [True, False]
+    assert not any("No usable temporary" in text for text in words)
 
 
 @pytest.mark.parametrize("check_id", sorted(BY_ID))

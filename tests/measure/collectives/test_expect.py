@@ -37,6 +37,13 @@ def test_the_recorded_host_is_right_with_each_number_of_gpus(gpus: int) -> None:
     assert statuses(h200(gpus)) == dict.fromkeys(ALL, "ok")
 
 
+def test_an_h800_is_measured_by_its_own_links() -> None:
+    """NVLink of an H800 has 400 GB/s: 160 GB/s are right for it, and half of that is not."""
+    assert [model_of(f"NVIDIA {name}") for name in ("H800", "H800 SXM5", "H800 PCIe")] == ["H800 SXM", "H800 SXM", ""]
+    curve = next(one for one in table().curves if "H800 SXM" in one.models)
+    assert 140 < at(curve.points, 4 * GIB) < 160
+
+
 def test_without_peer_access_it_fails() -> None:
     assert statuses(h200(8, p2p=False)) == dict.fromkeys(ALL, "fail")
     assert all(speed.ratio < 0.06 for speed in speeds(h200(8, p2p=False), group_of(h200(8, p2p=False))))

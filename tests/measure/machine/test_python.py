@@ -81,6 +81,13 @@ def test_pythonpath_counts_and_the_current_directory_does_not(environment: Path,
     assert not need(facts.torch).version_file
 
 
+def test_a_path_file_may_name_a_directory_with_letters_that_ascii_lacks(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "bücher").mkdir()
+    (environment / SITE / "mine.pth").write_text(f"{tmp_path}/bücher\n", encoding="utf-8")
+    facts = need(python.collect(ProbeContext(python=(str(environment),))))
+    assert f"{tmp_path}/bücher" in facts.sys_path
+
+
 def test_a_command_line_that_prints_banners(environment: Path) -> None:
     body = f'echo "Welcome to the cluster"; {environment}/bin/python "$@"; echo goodbye'
     facts = need(python.collect(ProbeContext(python=("sh", "-c", body, "sh"))))

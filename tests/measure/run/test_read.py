@@ -262,3 +262,15 @@ def test_checkpoints_are_not_searched_for_metrics(tmp_path: Path) -> None:
     verl_metrics(tmp_path / "global_step_5" / "data", score=9.0)
     assert [file.name for file in locate(tmp_path).lines] == ["exp.jsonl"]
     assert locate(tmp_path).written() <= time.time()
+
+
+def test_what_a_run_of_rltrain_proves_is_read(tmp_path: Path) -> None:
+    run = rltrain(tmp_path / "run")
+    rules = [{"kind": "digits", "weight": 1.0, "name": None}]
+    (run / "run.json").write_text(json.dumps({"config": {"reward_model": {"rules": rules, "odd": [{"a": {}}]}}}))
+    audit = {"adam_steps": 4, "truth_scored": [{"ground_truth": 12, "reward": 0.75}, {"reward": None}, 3]}
+    write.lines(run / "metrics.jsonl", [{"step": 1, "critic/score/mean": 0.5, "audit": audit}])
+    facts = read_training(run)
+    (one,) = need(facts.audit)
+    assert (one.adam_steps, one.truths) == (4, (("12", 0.75),))
+    assert facts.settings == {"reward_model.rules": rules}

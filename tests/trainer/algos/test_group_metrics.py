@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rltrain.algos.group_metrics import duplicate_metrics, reward_metrics
+from rltrain.algos.group_metrics import credit_metrics, duplicate_metrics, reward_metrics
 
 
 def ids(*numbers: int) -> torch.Tensor:
@@ -43,3 +43,15 @@ def test_the_expected_share_is_what_sampling_gives() -> None:
     found = duplicate_metrics(shared, mask, groups, probs.log()[shared])
     assert found["response/duplicate_ratio"] == 1
     assert found["response/duplicate_ratio_expected"] < 0.3
+
+
+@pytest.mark.parametrize("groups", [ids(0, 0, 0, 1, 1, 1), ids(0, 1, 2, 3, 4, 5)], ids=["groups", "alone"])
+def test_credit_is_that_of_the_own_score(groups: torch.Tensor) -> None:
+    scores, mask = torch.tensor([0.0, 1.0, 0.5, 2.0, 0.3, 0.1]), torch.tensor([[1, 1], [1, 0], [1, 1]] * 2).bool()
+    fair = scores[:, None].expand(-1, 2).clone()
+    fair[1, 1] = 99.0  # padding
+    name = "critic/score_advantage_corr"
+    assert credit_metrics(scores, fair, mask, groups) == {name: pytest.approx(1.0)}
+    assert credit_metrics(scores, -fair, mask, groups) == {name: pytest.approx(-1.0)}
+    assert credit_metrics(scores, fair.roll(1, 0), mask.roll(1, 0), groups)[name] < 0.3
+    assert credit_metrics(scores * 0, fair, mask, groups) == {}

@@ -186,6 +186,16 @@ def test_a_visible_gpu_that_is_none_leaves_the_cpu(tmp_path: Path) -> None:
     assert "trainer.device = 'cpu'" in done.stdout
 
 
+def test_the_dry_run_says_that_the_prompt_column_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "2+2"}\n')
+    (tmp_path / "good.jsonl").write_text('{"question": "2+2", "answer": "#### 4"}\n')
+    for name, refused in (("rows", True), ("good", False)):
+        done = rltrain("run", "toy-ppo", f"data.train_files={tmp_path}/{name}.jsonl", "--dry-run", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert ("a run on this data would be refused" in done.stdout) is refused
+        assert not refused or "rows.jsonl:1:prompt" in done.stdout.replace("\n", "")
+
+
 def test_the_dry_run_says_that_the_states_do_not_fit(tmp_path: Path) -> None:
     sizes = ("toy.model.hidden_size=1048576", "toy.model.intermediate_size=1048576")
     done = rltrain("run", "toy-ppo", *sizes, "--dry-run", cwd=tmp_path)

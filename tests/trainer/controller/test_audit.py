@@ -36,8 +36,8 @@ class Ranks:
     def shard_hashes(self) -> Sequence[str]:
         return ["11", "22"]
 
-    def optimizer_steps(self) -> int:
-        return self.steps
+    def optimizer_steps(self) -> tuple[int, int]:
+        return self.steps, self.steps - 1
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,8 @@ def record(audit: Audit, of: Batch, step: int = 3, loss_tokens: float = 6.0) -> 
 def test_a_sound_step(audit: Audit) -> None:
     found = record(audit, batch())
     assert found["response_tokens"] == found["loss_tokens"] == 6
-    assert (found["optimizer_steps"], found["parameter_sha256"]) == (8, ["aa", "bb"])
+    assert (found["optimizer_steps"], found["adam_steps"], found["parameter_sha256"]) == (8, 7, ["aa", "bb"])
+    assert "truth_scored" not in found
     assert found["rescored"] == {"uid": "0-0", "sample": 0, "reward": 1.0, "again": 1.0}
     assert found["recomputed"] == {"max_abs_diff": 0.0, "num_tokens": 3.0}
 
@@ -95,6 +96,19 @@ def test_a_reward_that_was_written_to_the_wrong_row_shows(audit: Audit, step: in
     assert sound["reward"] == sound["again"] == wrong["again"]
     if step % 3 != 0:  # rows 0 and 2 earn the same
         assert wrong["reward"] != wrong["again"]
+
+
+def test_ground_truths_are_scored_once(audit: Audit) -> None:
+    found = record(audit, batch(), step=1)["truth_scored"]
+    assert [one["reward"] for one in found] == [1.0] * len(found)
+    assert len({one["ground_truth"] for one in found}) == len(found) > 0
+
+
+def test_no_function_of_the_users_is_asked_for_it(audit: Audit) -> None:
+    manager = audit._reward_manager  # pyright: ignore[reportPrivateUsage]
+    own = manager._config.custom_reward_function.model_copy(update={"path": "rewards.py"})  # pyright: ignore[reportPrivateUsage]
+    manager._config = manager._config.model_copy(update={"custom_reward_function": own})  # pyright: ignore[reportPrivateUsage]
+    assert "truth_scored" not in record(audit, batch(), step=1)
 
 
 def test_the_time_of_the_audit_is_its_own(audit: Audit, clock: Clock) -> None:

@@ -85,6 +85,7 @@ def _show_plan(console: Console, loaded: Loaded, config: RunConfig, gpu: str) ->
     from rltrain.cluster.placement import nodes_as_asked, plan
     from rltrain.config.as_facts import facts_of
     from rltrain.config.memory_check import complaint, device_here, gpu_named
+    from rltrain.data.schema import wrong_rows
 
     if gpu and config.trainer.device == "cpu":
         raise UserError(f"--gpu {gpu}: the run is on the CPU (trainer.device=cpu)")
@@ -98,6 +99,8 @@ def _show_plan(console: Console, loaded: Loaded, config: RunConfig, gpu: str) ->
     if too_large := complaint(facts_of(config), device):
         where = "such GPUs" if gpu else "this machine"
         console.print(f"a run on {where} would be refused: {too_large}", markup=False)
+    for wrong in wrong_rows(config.data):
+        console.print(f"a run on this data would be refused: {wrong}", markup=False)
 
 
 def _execute(request: RunRequest, config: RunConfig, choices: Sequence[str], console: Console) -> int:

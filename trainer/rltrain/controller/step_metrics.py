@@ -26,7 +26,9 @@ def measure(step: int, batch: Batch, timing: Metrics, config: RunConfig) -> Metr
         metrics |= rollout_diff_metrics(batch["old_log_probs"], batch["rollout_log_probs"], mask)
     # Not `clip_ratio`: an answer may end by itself with the last token that it is given.
     metrics["response/truncated_ratio"] = float(batch["truncated"].double().mean())
-    metrics |= compared(batch) | _of_groups(batch) | _staleness(step, batch, config) | _reference_kl(batch)
+    metrics |= compared(batch) | _of_groups(batch) | _staleness(step, batch, config)
+    if not bypass:
+        metrics |= _reference_kl(batch)
     if "entropys" in batch.names:
         actor = config.actor_rollout_ref.actor
         normalizer = AggNormalizer.of(mask, actor.loss_scale_factor or float(data.max_response_length))

@@ -11,14 +11,16 @@ and the request to answer after ####), data source `openai/gsm8k`, the number wi
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeGuard, cast
 
 from rltrain.config.schema import DataConfig
 from rltrain.core.errors import UserError
-from rltrain.data.readers import RawRow
+from rltrain.data.readers import RawRow, read_file
 
 Split = Literal["train", "val", "sft"]
 Message = dict[str, str]
@@ -84,6 +86,20 @@ def check_row(raw: RawRow, config: DataConfig, split: Split) -> CheckedRow:
         extra_info=_extra_info(raw),
         response=_text(raw, "response", _take(raw, "response", "a string")) if split == "sft" else None,
     )
+
+
+def wrong_rows(config: DataConfig) -> Iterator[str]:
+    """What is wrong with the first row of each file that is here: a column that is not there is missing in all."""
+    splits: tuple[tuple[Split, Any], ...] = (("train", config.train_files), ("val", config.val_files))
+    for split, files in splits:
+        for name in (files,) if isinstance(files, str) else files or ():
+            path = Path(os.path.expandvars(name)).expanduser()
+            try:
+                first = next(read_file(path), None) if path.exists() else None
+                if first is not None:
+                    check_row(first, config, split)
+            except UserError as error:
+                yield str(error)
 
 
 def _gsm8k(raw: RawRow, split: Split) -> CheckedRow:

@@ -97,3 +97,28 @@ def test_a_nan_in_a_reward_never_reaches_the_weights(models: Path) -> None:
         after = scenes.full(worker)
     assert metrics["actor/skipped_steps"] == 2
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_gradient_that_is_lost_shows_in_what_the_ranks_send_and_receive(played: list[dict[str, Any]]) -> None:
+    for rank in played:
+        found = rank["lost_gradient"]
+        sound, lost, silent = found["sound"], found["lost"], found["silent"]
+        assert 0 < sound["actor/grad_norm_rank_min"] <= sound["actor/grad_norm_rank_max"]
+        assert sound["actor/grad_reduce_error"] < 1e-5
+        assert lost["actor/grad_norm_rank_min"] > 0
+        assert lost["actor/grad_reduce_error"] > 0.01
+        assert (silent["actor/grad_norm_rank_min"], silent["actor/grad_norm_rank_of_min"]) == (0.0, 1.0)
+        assert silent["actor/grad_reduce_error"] < 1e-5
+
+
+def test_the_ratio_before_the_first_step_is_1_and_later_ones_are_not_asked(played: list[dict[str, Any]]) -> None:
+    for rank in played:
+        found = rank["lost_gradient"]
+        assert found["sound"]["actor/log_ratio_before_step"] < 1e-5
+        assert found["lost"]["actor/log_ratio_before_step"] > 1e-5, "old log-probabilities are of the step before"
+
+
+def test_the_optimizers_own_count(played: list[dict[str, Any]]) -> None:
+    for rank in played:
+        assert rank["lost_gradient"]["steps"] == (1, 1)
+        assert rank["lost_gradient"]["emptied"] == (3, 0)

@@ -104,6 +104,29 @@ def one_row(where: Path, rank: int, port: int) -> Any:
         return {"rows": len(mine["input_ids"]), "audit": audit, "metrics": metrics}
 
 
+def lost_gradient(where: Path, rank: int, port: int) -> Any:
+    """Rank 1's gradient: sent, then zeroed on its way, then never there."""
+    config = make_config(where / "llama", world_size=WORLD_SIZE)
+    with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
+        minis = actor_minis(scenes.Run(worker, config, rank, WORLD_SIZE).experience(0), config, 0, WORLD_SIZE)[rank]
+        sound = worker.update_actor(minis[:1])
+        steps = worker.optimizer_steps()
+        comm = worker._models["actor"].gradient_comm
+        assert comm is not None
+        timed, called = comm._timed, type(comm).__call__
+        comm._timed = lambda out, sent, *rest: timed(out, sent * 0 if rank else sent, *rest)
+        lost = worker.update_actor(minis[:1])
+        comm._timed = timed
+        with pytest.MonkeyPatch.context() as patch:
+            silent = lambda self, output_tensor, input_tensor, group, op, async_op=False: called(  # noqa: E731
+                self, output_tensor, input_tensor * 0 if rank else input_tensor, group, op, async_op
+            )
+            patch.setattr(type(comm), "__call__", silent)
+            none = worker.update_actor(minis[:1])
+        worker._models["actor"].trainer().optimizer.state.clear()
+        return {"sound": sound, "lost": lost, "silent": none, "steps": steps, "emptied": worker.optimizer_steps()}
+
+
 def supervised(where: Path, rank: int, port: int) -> Any:
     """Three rows dealt to two ranks."""
     config = make_config(where / "llama", world_size=WORLD_SIZE, sft_warmup={"steps": 2, "lr": 1e-3})
@@ -218,6 +241,7 @@ SCENES: dict[str, Scene] = {
         resume,
         one_rank_nan,
         one_row,
+        lost_gradient,
         supervised,
         damaged,
         one_rank_reads,
