@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from rlcheck.facts.capsule import CapsuleRow
 from rlcheck.facts.step import LINKS, CapsuleProof, StepFacts
 from rltrain.proof.plugin import run
-from tests.trainer.proof.make import Plan, make
+from tests.trainer.proof.make import make
+from tests.trainer.proof.plan import Plan
 
 HEALTHY = {
     "grpo": Plan(),

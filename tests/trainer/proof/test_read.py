@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rltrain.proof.plugin import run
-from tests.trainer.proof.make import Plan, make
+from tests.trainer.proof.make import make
+from tests.trainer.proof.plan import Plan
 
 
 class Evil:
