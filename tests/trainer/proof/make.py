@@ -281,7 +281,7 @@ class _Maker:
                 self.weights[f"{role}.gradient/{name}"] = parameter.grad.clone()
         norm = self.hook("norm", float(sum(float(p.grad.double().square().sum()) for p in model.parameters()) ** 0.5))
         for parameter in model.parameters():
-            parameter.grad *= self.hook("clip", lambda norm: min(1.0, plan.grad_clip / norm))(norm)
+            parameter.grad *= self.hook("clip", lambda norm: min(1.0, plan.grad_clip / max(norm, 1e-30)))(norm)
         for group in optimizer.param_groups:
             group["lr"] = self.hook("used_lr", lr)
         state = optimizer.state.get(next(iter(model.parameters())), {})

@@ -31,6 +31,10 @@ HEALTHY = {
         estimator="reinforce_plus_plus_baseline", rollout_is="sequence", agg="seq-mean-token-sum", kl_loss="k2"
     ),
     "remax": Plan(estimator="remax", n=1, prompts=8),
+    "moments that cancel": Plan(
+        estimator="reinforce_plus_plus_baseline", ranks=3, step=5, seed=966984, entropy=0.01, kl_loss="k1",
+        kl_reward="k3", mode="cispo", agg="seq-mean-token-sum", shuffle=True, rollout_is="sequence", lr=1e-6,
+    ),
     "critic's warm-up": Plan(estimator="gae", n=1, prompts=8, critic_warmup=2),
 }  # fmt: skip
 
