@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
 
 from rlcheck.facts.capsule import Capsule, CapsuleRow, EngineRecord, MicroRecord, MiniRecord, Sampled
 from rltrain.algos.advantages import compute_advantages
@@ -25,41 +22,7 @@ from rltrain.algos.rollout_correction import rollout_is_weights
 from rltrain.algos.value_loss import value_loss_terms
 from rltrain.config.schema import RolloutCorrectionConfig
 from rltrain.workers.sync.checksum import checksum
-
-Hook = Callable[[Any], Any]
-DATA_SIZE, WIDTH = 37, 6
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What kind of step. `hooks`: name of a value on its way to what replaces it."""
-
-    estimator: str = "grpo"
-    prompts: int = 4
-    n: int = 4
-    minis: int = 1
-    epochs: int = 1
-    ranks: int = 1
-    micro: int = 3
-    step: int = 1
-    seed: int = 5
-    temperature: float = 1.0
-    entropy: float = 0.0
-    kl_loss: str = ""
-    kl_reward: str = ""
-    mode: str = "vanilla"
-    agg: str = "token-mean"
-    shuffle: bool = False
-    rollout_is: str | None = None
-    by_std: bool = True
-    critic_warmup: int = 0
-    lr: float = 1e-3
-    grad_clip: float = 0.5
-    hooks: Mapping[str, Hook] = field(default_factory=dict)
-
-    @property
-    def critic(self) -> bool:
-        return self.estimator == "gae"
+from tests.trainer.proof.plan import DATA_SIZE, WIDTH, Plan, config_of, tokenizer
 
 
 def make(place: Path, plan: Plan) -> Path:
@@ -69,53 +32,11 @@ def make(place: Path, plan: Plan) -> Path:
     return _Maker(place, plan).make()
 
 
-def config_of(plan: Plan) -> dict[str, Any]:
-    optim = {"lr": plan.lr, "lr_warmup_steps": -1, "lr_warmup_steps_ratio": 0.0, "lr_scheduler_type": "cosine",
-             "min_lr_ratio": 0.1, "weight_decay": 0.01, "betas": [0.9, 0.999], "eps": 1e-8}  # fmt: skip
-    shared = {"ppo_mini_batch_size": -(-plan.prompts // plan.minis), "ppo_epochs": plan.epochs, "shuffle": plan.shuffle,
-              "loss_agg_mode": plan.agg, "grad_clip": plan.grad_clip, "optim": optim,
-              "fsdp_config": {"dtype": "float32", "model_dtype": "float32"}}  # fmt: skip
-    correction = {"rollout_is": plan.rollout_is, "rollout_is_threshold": 1.01, "rollout_is_batch_normalize": False}
-    return {
-        "actor_rollout_ref": {
-            "model": {},
-            "actor": shared | {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0,
-                               "policy_loss": {"loss_mode": plan.mode}, "loss_scale_factor": 6.0,
-                               "entropy_coeff": plan.entropy, "use_kl_loss": bool(plan.kl_loss), "kl_loss_coef": 0.05,
-                               "kl_loss_type": plan.kl_loss or "k3"},
-            "ref": {"fsdp_config": {"dtype": "float32", "model_dtype": "float32"}},
-            "rollout": {"n": plan.n, "temperature": plan.temperature, "top_p": 1.0, "top_k": -1, "min_tokens": 0,
-                        "ignore_eos": False, "stop": [], "stop_token_ids": [], "dtype": "float32"},
-        },
-        "critic": shared | {"cliprange_value": 0.5},
-        "data": {"train_batch_size": plan.prompts, "max_prompt_length": 16, "max_response_length": WIDTH,
-                 "shuffle": True, "seed": None, "truncation": "error", "train_max_samples": -1},
-        "algorithm": {"adv_estimator": plan.estimator, "gamma": 0.99, "lam": 0.9, "norm_adv_by_std_in_grpo": plan.by_std,
-                      "use_kl_in_reward": bool(plan.kl_reward), "kl_penalty": plan.kl_reward or "kl",
-                      "kl_ctrl": {"type": "fixed", "kl_coef": 0.1}, "rollout_correction": correction,
-                      "filter_groups": {"enable": False}},
-        "reward_model": {"rules": [{"kind": "digits", "name": None, "weight": 1.0, "data_sources": None},
-                                   {"kind": "format", "name": "short", "weight": 0.5, "pattern": ".{0,4}"}]},
-        "trainer": {"critic_warmup": plan.critic_warmup, "balance_batch": True},
-    }  # fmt: skip
-
-
 class _Value(nn.Module):
     def __init__(self, config: Qwen2Config) -> None:
         super().__init__()
         self.backbone = Qwen2Model(config)
         self.head = nn.ModuleDict({"linear": nn.Linear(config.hidden_size, 1)})
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    core = Tokenizer(models.BPE(unk_token="<unk>"))
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.BpeTrainer(vocab_size=34, special_tokens=["<pad>", "<eos>", "<unk>", "<user>", "<bot>"])
-    core.train_from_iterator(["copy 0123456789", "copy 12 34 56 78 90"], trainer)
-    made = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
-    made.chat_template = ("{% for m in messages %}<user>{{ m['content'] }}{% endfor %}"
-                          "{% if add_generation_prompt %}<bot>{% endif %}")  # fmt: skip
-    return made
 
 
 class _Maker:
@@ -186,8 +107,9 @@ class _Maker:
         score = self.hook("score", parts["digits"] + 0.5 * parts["short"])
         reason = "stop" if answer[-1] == self.tokenizer.eos_token_id else "length"
         return CapsuleRow(uid=uid, index=index, sample=sample, data_source="toy", messages=messages, prompt_text=text,
-                          prompt_ids=prompt, text=said, ground_truth=truth, extra_info={}, reward_parts=parts, score=score,
-                          seed=seed, response_ids=answer, log_probs=tuple(log_probs), finish_reason=reason)  # fmt: skip
+                          prompt_ids=prompt, text=said, ground_truth=truth, extra_info={}, reward_parts=parts,
+                          score=score, seed=seed, response_ids=answer, log_probs=tuple(log_probs),
+                          finish_reason=reason)  # fmt: skip
 
     def _parts(self, said: str, truth: str) -> dict[str, float]:
         said = self.hook("scored_text", said).strip()
@@ -209,7 +131,8 @@ class _Maker:
             ids[at, start : start + len(both)], real[at, start : start + len(both)] = torch.tensor(both), True
             engine[at, : len(row.log_probs or ())] = torch.tensor(row.log_probs)
         f |= {"input_ids": ids, "attention_mask": real, "position_ids": (real.long().cumsum(-1) - 1).clamp(min=0),
-              "responses": ids[:, width:].clone(), "response_mask": real[:, width:].clone(), "rollout_log_probs": engine,
+              "responses": ids[:, width:].clone(), "response_mask": real[:, width:].clone(),
+              "rollout_log_probs": engine,
               "policy_version": torch.full((len(rows),), plan.step - 1)}  # fmt: skip
         mask = f["response_mask"]
         every = list(range(len(rows)))
@@ -234,7 +157,8 @@ class _Maker:
         groups = torch.tensor([row.index for row in rows])
         adv, returns = compute_advantages(
             plan.estimator, token_level_rewards=rewards, response_mask=mask, group_ids=groups, values=f.get("values"),
-            reward_baselines=f.get("reward_baselines"), gamma=0.99, lam=self.hook("lam", 0.9), norm_adv_by_std_in_grpo=plan.by_std,
+            reward_baselines=f.get("reward_baselines"), gamma=0.99, lam=self.hook("lam", 0.9),
+            norm_adv_by_std_in_grpo=plan.by_std,
         )  # fmt: skip
         f["advantages"], f["returns"] = self.hook("advantages", adv), returns
         if plan.rollout_is:
@@ -255,6 +179,11 @@ class _Maker:
         mask = f["response_mask"][rows]
         picked = log_p.gather(-1, f["responses"][rows][..., None])[..., 0]
         return picked * mask, -(log_p.exp() * log_p).sum(-1) * mask
+
+    def inputs(self, rows: list[int]) -> dict[str, Tensor]:
+        f = self.fields
+        return {"input_ids": f["input_ids"][rows], "attention_mask": f["attention_mask"][rows].long(),
+                "position_ids": f["position_ids"][rows]}  # fmt: skip
 
     def value(self, rows: list[int]) -> Tensor:
         f, wide = self.fields, self.fields["response_mask"].shape[1]
@@ -352,15 +281,16 @@ class _Maker:
                 self.weights[f"{role}.gradient/{name}"] = parameter.grad.clone()
         norm = self.hook("norm", float(sum(float(p.grad.double().square().sum()) for p in model.parameters()) ** 0.5))
         for parameter in model.parameters():
-            parameter.grad *= self.hook("clip", lambda norm: min(1.0, plan.grad_clip / norm))(norm)
+            parameter.grad *= self.hook("clip", lambda norm: min(1.0, plan.grad_clip / max(norm, 1e-30)))(norm)
         for group in optimizer.param_groups:
             group["lr"] = self.hook("used_lr", lr)
         state = optimizer.state.get(next(iter(model.parameters())), {})
         optimizer.step()
         self.hook("stepped", lambda model: None)(model)
         optimizer.zero_grad()
-        return MiniRecord(rows=tuple(tuple(share) for share in ranks), micro_batches=tuple(micros), grad_norm=norm, applied=True,
-                          lr=lr, optimizer_steps=done, adam_steps=int(state["step"]) - 1 if "step" in state else None)  # fmt: skip
+        counted = int(state["step"]) - 1 if "step" in state else None
+        return MiniRecord(rows=tuple(tuple(share) for share in ranks), micro_batches=tuple(micros), grad_norm=norm,
+                          applied=True, lr=lr, optimizer_steps=done, adam_steps=counted)  # fmt: skip
 
     def _dealt(self, rows: list[int]) -> list[list[int]]:
         lengths, ranks = self.fields["attention_mask"].sum(-1).tolist(), self.plan.ranks
@@ -433,7 +363,8 @@ class _Maker:
         return Capsule(schema=1, trainer="rltrain", trainer_version="0", step=plan.step, total_steps=20, seed=plan.seed,
                        world_size=plan.ranks, config=self.config, versions={}, machine={}, rows=plan.prompts * plan.n,
                        model_config=self.model_config.to_dict(), sampled=sampled, policy_version=plan.step - 1,
-                       kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"], critic=self.records["critic"],
+                       kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"],
+                       critic=self.records["critic"],
                        engines=tuple(self.engines))  # fmt: skip
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rlcheck.facts.capsule import CapsuleRow
 from rlcheck.facts.step import LINKS, CapsuleProof, StepFacts
 from rltrain.proof.plugin import run
-from tests.trainer.proof.make import Plan, make
+from tests.trainer.proof.make import make
+from tests.trainer.proof.plan import Plan
 
 HEALTHY = {
     "grpo": Plan(),
@@ -28,6 +31,10 @@ HEALTHY = {
         estimator="reinforce_plus_plus_baseline", rollout_is="sequence", agg="seq-mean-token-sum", kl_loss="k2"
     ),
     "remax": Plan(estimator="remax", n=1, prompts=8),
+    "moments that cancel": Plan(
+        estimator="reinforce_plus_plus_baseline", ranks=3, step=5, seed=966984, entropy=0.01, kl_loss="k1",
+        kl_reward="k3", mode="cispo", agg="seq-mean-token-sum", shuffle=True, rollout_is="sequence", lr=1e-6,
+    ),
     "critic's warm-up": Plan(estimator="gae", n=1, prompts=8, critic_warmup=2),
 }  # fmt: skip
 
@@ -64,26 +71,14 @@ def without_first(held: dict[str, str]) -> dict[str, str]:
     return {**held, name: held[name][:-1] + ("0" if held[name][-1] != "0" else "1")}
 
 
-def still(model: torch.nn.Module) -> None:
-    """As if one tensor were left out of the optimizer."""
-    with torch.no_grad():
-        name, parameter = next((n, p) for n, p in model.named_parameters() if n.endswith("down_proj.weight"))
-        parameter.copy_(BEFORE[name])
-
-
-BEFORE: dict[str, torch.Tensor] = {}
-
-
-def noted(name: str, gradient: torch.Tensor) -> torch.Tensor:
-    return gradient
-
-
 PLAIN, CRITIC = Plan(step=3), Plan(estimator="gae", step=3)
 KL = Plan(step=3, kl_loss="k3", entropy=0.05, ranks=2)
 # name: the link, the plan, hooks, words of a cause
 FAULTS: dict[str, tuple[str, Plan, dict[str, Any], str]] = {
     "prompts of the first step": ("prompts", PLAIN, {"order": lambda order: order[::-1]}, "another order"),
-    "begin of a text": ("prompt-ids", PLAIN, {"rows": rows_with(prompt_ids=lambda row: row.prompt_ids[:-1])}, "last token"),
+    "a token short": (
+        "prompt-ids", PLAIN, {"rows": rows_with(prompt_ids=lambda row: row.prompt_ids[:-1])}, "last token",
+    ),
     "one seed for a group": ("sampling", PLAIN, {"rows": rows_with(seed=lambda _: 7)}, "one seed for all"),
     "asked at temperature 0.9": ("sampling", PLAIN, {"temperature": lambda _: 0.9}, ""),
     "old weights in the engine": ("engine-weights", PLAIN, {"held_before": without_first}, ""),
@@ -138,7 +133,7 @@ FAULTS: dict[str, tuple[str, Plan, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named_at_its_link(tmp_path: Path, name: str) -> None:
     link, plan, hooks, cause = FAULTS[name]
-    proof = proven(tmp_path / "step_3", msgspec_replace(plan, hooks))
+    proof = proven(tmp_path / "step_3", replace(plan, hooks=hooks))
     first = next((each for each in proof.links if each.status == "differs"), None)
     assert first is not None
     assert first.name == link, first
@@ -146,11 +141,24 @@ def test_a_fault_is_named_at_its_link(tmp_path: Path, name: str) -> None:
     assert any(cause in each for each in first.causes) or not cause, first
 
 
-def msgspec_replace(plan: Plan, hooks: dict[str, Any]) -> Plan:
-    from dataclasses import replace
-
-    return replace(plan, hooks=hooks)
-
-
 def test_every_link_has_a_fault() -> None:
     assert {link for link, *_ in FAULTS.values()} == set(LINKS)
+
+
+def test_a_large_model_is_proven_with_its_checkpoint(tmp_path: Path) -> None:
+    """Of each tensor 40 numbers are kept: without the weights forward passes are unknown, with them nothing differs."""
+    place = make(tmp_path / "step_3", PLAIN)
+    weights = load_file(place / "weights.safetensors")
+    saved = {name.partition("/")[2]: tensor for name, tensor in weights.items() if name.startswith("actor.before/")}
+    (tmp_path / "checkpoint").mkdir()
+    save_file(saved, tmp_path / "checkpoint" / "model.safetensors")
+    save_file({name: tensor.flatten()[:40].clone() for name, tensor in weights.items()}, place / "weights.safetensors")
+    head = msgspec.json.decode((place / "capsule.json").read_bytes())
+    (place / "capsule.json").write_bytes(msgspec.json.encode({**head, "tensors": "the first 40 numbers of each"}))
+    for checkpoint, known in ((None, False), (str(tmp_path / "checkpoint"), True)):
+        found = run({"capsules": [str(place)], "checkpoint": checkpoint}, lambda _: None)
+        links = {link["name"]: link for link in found["capsules"][0]["links"]}
+        assert not [link for link in links.values() if link["status"] == "differs"]
+        for name in ("engine-log-probs", "old-log-probs", "update-log-probs", "gradient"):
+            assert (links[name]["status"] == "same") is known, links[name]
+        assert links["optimizer"]["status"] == "same"

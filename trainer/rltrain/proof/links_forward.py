@@ -117,7 +117,9 @@ def engine_log_probs(ref: Reference) -> Link:
         reading = ref.read("actor.before", "engine", f"policy {temperature}", policy_stat(temperature))
     else:
         reading = ref.read("actor.before", "engine", f"engine {temperature}", stat)
-    numbers = reading.numbers(0, found, ref.read_mask & ~reading.exact[0].isnan())
+    # Which token is the last of the top-k is rounding's too: one that either side leaves out is not compared.
+    kept = reading.exact[0].isfinite() & reading.noise[0].isfinite()
+    numbers = reading.numbers(0, found, ref.read_mask & kept)
     plain = ref.temperature if asked is None else temperature
     causes = policy_causes(ref, numbers, "actor.before", "engine", plain)
     if bool(numbers.wrong.any()) and (top_k > 0 or top_p < 1):

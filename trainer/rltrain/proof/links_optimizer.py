@@ -167,7 +167,7 @@ def _one(ref: Reference, update: Update) -> Link:
             bound = 2 * eps * exact.abs() + (
                 FACTOR * eps * (exact - before).abs() if not kind else 6 * eps * exact.abs()
             )
-            bound += FACTOR * eps * _terms(update, name, kind)
+            bound += FACTOR * eps * _terms(update, name, kind, states)
             gap = (after.double() - exact).abs().nan_to_num(nan=torch.inf)
             if bool((gap > bound + 1e-30).any()):
                 share = float(gap.norm() / (exact - before if not kind else exact).norm().clamp(min=1e-30))
@@ -181,12 +181,15 @@ def _one(ref: Reference, update: Update) -> Link:
     return differs("optimizer", said, len(wanted), places, _step_causes(ref, update))
 
 
-def _terms(update: Update, name: str, kind: str) -> Tensor:
-    """The size of what a moment is summed from; rounding goes with it."""
-    if not kind:
-        return torch.zeros(1).double()
-    before = update.case.weights.get(f"{update.role}.{kind}before", {}).get(name)
-    return torch.zeros(1).double() if before is None else before.double().abs()
+def _terms(update: Update, name: str, kind: str, states: State) -> Tensor:
+    """The size of what a moment is summed from; rounding goes with it, and through the first moment into the step."""
+    before = update.case.weights.get(f"{update.role}.{kind or 'exp_avg.'}before", {}).get(name)
+    size = torch.zeros(1).double() if before is None else before.double().abs()
+    if kind:
+        return size
+    (b1, b2), count = update.settings["optim"]["betas"], (update.minis[0].adam_steps or 0) + 1
+    root = (states[2] / (1 - b2**count)).sqrt() + float(update.settings["optim"]["eps"])
+    return update.minis[0].lr * (2 * size + states[1].abs()) / (1 - b1**count) / root
 
 
 def stepped(update: Update, **changed: Any) -> dict[str, State]:
@@ -275,6 +278,7 @@ def _many(ref: Reference, update: Update) -> Link:
                 continue
             noise = float((low[1][name][which].double() - states[which]).norm())
             bound = FACTOR * noise + float(torch.finfo(update.dtype).eps) * float(states[which].norm())
+            bound += FACTOR * _floor(update, states, which, max(step.norm for step in exact[0]))
             gap = float((after.double() - states[which]).norm())
             gap = gap if gap == gap else torch.inf
             worst = max(worst, (gap / max(bound, 1e-30), gap, bound))
@@ -290,6 +294,19 @@ def _many(ref: Reference, update: Update) -> Link:
     said = f"after {steps} {len(bad)} of {compared} tensors of the {update.role} are not the reference's"
     places = [line for _, line in sorted(bad, key=lambda one: -one[0])]
     return differs("optimizer", said, compared, places, _many_causes(ref, update, exact[1]))
+
+
+def _floor(update: Update, states: State, which: int, length: float) -> float:
+    """What rounding of a gradient of LENGTH does to a tensor whose own gradient is no more than rounding.
+
+    Such are biases of keys, which the softmax takes out again: Adam makes steps as long as any of them.
+    """
+    small = 0.01 * EPS * length
+    if which:
+        return small**which
+    taken = update.minis[-1]
+    root = (states[2] / (1 - update.settings["optim"]["betas"][1] ** ((taken.adam_steps or 0) + 1))).sqrt()
+    return taken.lr * float((small / (root + float(update.settings["optim"]["eps"]))).clamp(max=1).norm())
 
 
 def _later(ref: Reference, update: Update, number: int, exact: Any, low: Any) -> Link | None:

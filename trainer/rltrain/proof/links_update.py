@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcheck.facts.capsule import MiniRecord
 from rlcheck.facts.step import Link
 from rltrain.proof import compare, order
 from rltrain.proof.compare import EPS, Numbers, Unknown, differs, row_name, same
@@ -55,54 +56,41 @@ def update_rows(ref: Reference) -> Link:
 def _wrong_minis(ref: Reference, update: Update) -> Link | None:
     case, role, settings = ref.case, update.role, update.settings
     size = int(settings["ppo_mini_batch_size"]) * int(case.config("actor_rollout_ref.rollout.n", 1))
-    wanted = order.minis_of(
-        role, case.lengths, size, int(settings["ppo_epochs"]), bool(settings["shuffle"]), case.head.seed, case.head.step
-    )
+    shuffle, epochs, head = bool(settings["shuffle"]), int(settings["ppo_epochs"]), case.head
+    wanted = order.minis_of(role, case.lengths, size, epochs, shuffle, head.seed, head.step)
     if len(wanted) != len(update.minis):
-        return differs(
-            "update-rows",
-            f"the {role} took {len(update.minis)} optimizer steps, the config asks for {len(wanted)}",
-            len(wanted),
-        )
+        said = f"the {role} took {len(update.minis)} optimizer steps, the config asks for {len(wanted)}"
+        return differs("update-rows", said, len(wanted))
     for number, (rows, mini) in enumerate(zip(wanted, update.minis, strict=True)):
-        words = f"mini batch {number} of the {role}"
-        had = [row for rank in mini.rows for row in rank]
-        if sorted(had) != sorted(rows):
-            lost, more = sorted(set(rows) - set(had)), sorted(set(had) - set(rows))
-            twice = sorted({row for row in had if had.count(row) > 1})
-            said = (
-                f"{words} lacks {len(lost)} of its {len(rows)} rows, has {len(more)} of others and {len(twice)} twice"
-            )
+        words, had = f"mini batch {number} of the {role}", sorted(row for rank in mini.rows for row in rank)
+        if had != sorted(rows):
+            lost, more = sorted(set(rows) - set(had)), set(had) - set(rows)
+            twice = len(had) - len(set(had))
+            said = f"{words} lacks {len(lost)} of its {len(rows)} rows, has {len(more)} of others and {twice} twice"
             sets = [sorted(other) for other in wanted]
-            causes = [f"its rows are those of mini batch {sets.index(sorted(had))}"] if sorted(had) in sets else []
-            lists = [
-                order.minis_of(role, case.lengths, size, 1, not settings["shuffle"], case.head.seed, case.head.step)[0]
-            ]
-            causes += ["shuffled otherwise than the config says"] if sorted(had) == sorted(lists[0]) else []
+            causes = [f"its rows are those of mini batch {sets.index(had)}"] if had in sets else []
+            other = order.minis_of(role, case.lengths, size, epochs, not shuffle, head.seed, head.step)[number]
+            causes += ["shuffled otherwise than the config says"] if had == sorted(other) else []
             return differs("update-rows", said, len(rows), [row_name(case.rows[row], row) for row in lost], causes)
-        shares = order.dealt(rows, case.lengths, case.head.world_size, bool(case.config("trainer.balance_batch", True)))
-        if odd := [
-            rank
-            for rank, share in enumerate(shares)
-            if rank >= len(mini.rows) or sorted(mini.rows[rank]) != sorted(share)
-        ]:
-            return differs(
-                "update-rows",
-                f"{words}: rank {odd[0]} has other rows than it is dealt",
-                len(rows),
-                [f"rank {rank}" for rank in odd],
-            )
-        for rank, share in enumerate(mini.rows):
-            read = sorted(row for micro in mini.micro_batches if micro.rank == rank for row in micro.rows)
-            if read != sorted(share):
-                lost = sorted(set(share) - set(read)) or read
-                said = f"{words}: the passes of rank {rank} read {len(read)} of its {len(share)} rows"
-                return differs(
-                    "update-rows",
-                    said,
-                    len(rows),
-                    [row_name(case.rows[row], row) for row in lost if row < len(case.rows)],
-                )
+        if (found := _wrong_ranks(ref, mini, rows, words)) is not None:
+            return found
+    return None
+
+
+def _wrong_ranks(ref: Reference, mini: MiniRecord, rows: Sequence[int], words: str) -> Link | None:
+    case = ref.case
+    shares = order.dealt(rows, case.lengths, case.head.world_size, bool(case.config("trainer.balance_batch", True)))
+    had = [sorted(share) for share in mini.rows] + [[]] * (len(shares) - len(mini.rows))
+    if odd := [rank for rank, share in enumerate(shares) if had[rank] != sorted(share)]:
+        causes = ["the shares of ranks are exchanged"] if sorted(had) == sorted(map(sorted, shares)) else []
+        said = f"{words}: rank {odd[0]} has other rows than it is dealt"
+        return differs("update-rows", said, len(rows), [f"rank {rank}" for rank in odd], causes)
+    for rank, share in enumerate(shares):
+        read = sorted(row for micro in mini.micro_batches if micro.rank == rank for row in micro.rows)
+        if read != sorted(share):
+            lost = sorted(set(share) - set(read))
+            said = f"{words}: the passes of rank {rank} read {len(read)} rows, {len(lost)} of its {len(share)} not"
+            return differs("update-rows", said, len(rows), [row_name(case.rows[row], row) for row in lost])
     return None
 
 
@@ -253,67 +241,53 @@ def _shares(
     return torch.tensor(shares).double(), torch.tensor(sizes).double()
 
 
+def _settings_tried(update: Update) -> dict[str, dict[str, Any]]:
+    """Other settings of a loss that are common mistakes."""
+    settings = update.settings
+    modes = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+    tries: dict[str, dict[str, Any]] = {
+        f"aggregated by {mode}": {"loss_agg_mode": mode} for mode in modes if mode != settings["loss_agg_mode"]
+    }
+    if update.role == "critic":
+        return tries | {"values not clipped": {"cliprange_value": 1e9}}
+    low, high = settings["clip_ratio_low"], settings["clip_ratio_high"]
+    tries |= {
+        "advantages with the opposite sign": {"sign": -1},
+        "without importance weights": {"unweighted": True},
+        "not clipped": {"clip_ratio_low": 1e9, "clip_ratio_high": 1e9, "clip_ratio_c": None},
+        "without dual clip": {"clip_ratio_c": None},
+        "the two clip ratios exchanged": {"clip_ratio_low": high, "clip_ratio_high": low},
+    }
+    tries |= {f"the loss '{mode}'": {"policy_loss": {"loss_mode": mode}} for mode in ("vanilla", "gspo", "cispo")}
+    return tries | {f"KL by {kind}": {"kl_loss_type": kind} for kind in ("k1", "abs", "k2", "k3")}
+
+
 def _loss_causes(update: Update, passes: Sequence[tuple[int, int]], part: str, numbers: Numbers) -> list[str]:
     """What the shares would be by other settings, counts and coefficients."""
-    case, ranks = update.case, max(update.case.head.world_size, 1)
-    width, tries = case.mask.shape[1], dict[str, Tensor]()
-
-    def tried(
-        words: str, changed: Mapping[str, Any] | None = None, counts: Callable[[int, Any], Counts] | None = None
-    ) -> None:
-        found = _shares(update, passes, part, changed, counts)[0]
-        if found is not None:
-            tries[words] = found[:, None]
-
+    ranks, width = max(update.case.head.world_size, 1), update.case.mask.shape[1]
     if part == "loss_tokens":
-        tries["padding counts"] = torch.tensor([[len(_micro(update, place).rows) * width] for place in passes]).double()
-        return compare.explained(numbers, tries)
-    for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"):
-        if mode != update.settings["loss_agg_mode"]:
-            tried(f"aggregated by {mode}", {"loss_agg_mode": mode})
-    tried("divided by the counts of each pass, not of the mini batch", None, lambda _, micro: update.counts(micro.rows))
-    tried(
-        "divided by the counts of one rank",
-        None,
-        lambda number, micro: update.counts(update.minis[number].rows[micro.rank]),
-    )
-    tried(
-        "padding counts in the divisor",
-        None,
-        lambda number, _: Counts(len(update.rows_of(number)) * width, len(update.rows_of(number))),
-    )
+        padded = torch.tensor([[len(_micro(update, place).rows) * width] for place in passes]).double()
+        return compare.explained(numbers, {"padding counts": padded})
+    tries = {words: _shares(update, passes, part, changed)[0] for words, changed in _settings_tried(update).items()}
+    divisors: dict[str, Callable[[int, Any], Counts]] = {
+        "divided by the counts of each pass, not of the mini batch": lambda _, micro: update.counts(micro.rows),
+        "divided by the counts of one rank": lambda number, micro: update.counts(update.minis[number].rows[micro.rank]),
+        "padding counts in the divisor": lambda number, _: Counts(
+            len(update.rows_of(number)) * width, len(update.rows_of(number))
+        ),
+    }
+    tries |= {words: _shares(update, passes, part, None, counts)[0] for words, counts in divisors.items()}
+    found = {words: shares[:, None] for words, shares in tries.items() if shares is not None}
     per_rank = max(sum(micro.rank == 0 for micro in mini.micro_batches) for mini in update.minis)
-    for factor, words in {
-        ranks: "the number of ranks",
-        per_rank: "the number of passes",
-        ranks * per_rank: "ranks times passes",
-    }.items():
+    factors = {ranks: "number of ranks", per_rank: "number of passes", ranks * per_rank: "ranks times passes"}
+    for factor, words in factors.items():
         if factor > 1:
-            tries[f"times {factor}, {words}"] = numbers.wanted * factor
-            tries[f"divided by {factor}, {words}"] = numbers.wanted / factor
-    tries["with the opposite sign"] = -numbers.wanted
-    if update.role == "actor":
-        tried("advantages with the opposite sign", {"sign": -1})
-        tried("without importance weights", {"unweighted": True})
-        tried("not clipped", {"clip_ratio_low": 1e9, "clip_ratio_high": 1e9, "clip_ratio_c": None})
-        tried("without dual clip", {"clip_ratio_c": None})
-        tried(
-            "the two clip ratios exchanged",
-            {
-                "clip_ratio_low": update.settings["clip_ratio_high"],
-                "clip_ratio_high": update.settings["clip_ratio_low"],
-            },
-        )
-        for mode in ("vanilla", "gspo", "cispo"):
-            tried(f"the loss '{mode}'", {"policy_loss": {"loss_mode": mode}})
-        for kind in ("k1", "abs", "k2", "k3"):
-            tried(f"KL by {kind}", {"kl_loss_type": kind})
-        if part == "loss":
-            tries |= _coefficients(update, passes, numbers)
-    else:
-        tried("values not clipped", {"cliprange_value": 1e9})
-        tries["without the factor 1/2"] = numbers.wanted * 2
-    return compare.explained(numbers, tries)[:3]
+            found[f"times {factor}, the {words}"] = numbers.wanted * factor
+            found[f"divided by {factor}, the {words}"] = numbers.wanted / factor
+    found |= {"with the opposite sign": -numbers.wanted, "times 2": numbers.wanted * 2}
+    if part == "loss" and update.role == "actor":
+        found |= _coefficients(update, passes, numbers)
+    return compare.explained(numbers, found)[:3]
 
 
 def _coefficients(update: Update, passes: Sequence[tuple[int, int]], numbers: Numbers) -> dict[str, Tensor]:

@@ -34,7 +34,7 @@ class Reading:
 
     def numbers(self, which: int, found: Tensor, mask: Tensor) -> Numbers:
         """FOUND beside field WHICH. Rounding is the worst of all tokens: which one it hits is chance."""
-        noise = torch.where(mask, self.noise[which], 0.0).amax().clamp(min=EPS)
+        noise = torch.where(mask & self.noise[which].isfinite(), self.noise[which], 0.0).amax().clamp(min=EPS)
         return Numbers(found, self.exact[which], noise.expand(mask.shape), mask, self.coarse)
 
 
