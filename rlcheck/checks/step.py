@@ -70,7 +70,7 @@ def recomputed(facts: Facts) -> Verdict:
         One process, float32 and float64, rows one by one, plain formulas of the papers; no line of the trainer.
 
     Why it matters:
-        Curves show only faults that somebody has seen before. What is recomputed shows any.
+        Curves show only faults that were seen before. What is recomputed shows any.
     """
     step = need(facts.step)
     if step.failure is not None:
@@ -153,7 +153,7 @@ def answers_as_sampled(facts: Facts) -> Verdict:
         Decodes the tokens, and looks at masks, lengths and ends.
 
     Why it matters:
-        A token lost on the way is neither scored nor learnt; one added is learnt by nobody's choice.
+        A token lost on the way is neither scored nor learnt; one added is learnt though it was never sampled.
     """
     return _judged(facts, "answers", "the engine's tokens, and their text")
 
@@ -198,7 +198,7 @@ def reference_log_probs(facts: Facts) -> Verdict:
         Reads each row alone with the reference's weights, which before the first update are the actor's.
 
     Why it matters:
-        The KL pulls the policy to whatever stands there.
+        The KL pulls the policy to this model, right or wrong.
     """
     return _judged(facts, "reference-log-probs", "log-probabilities of the model that the run began with")
 
@@ -348,6 +348,6 @@ def engine_after(facts: Facts) -> Verdict:
         Asks every engine, where its weights live, for checksums after the sync that follows the step.
 
     Why it matters:
-        The next answers come from whatever stands there.
+        The next answers come from these weights.
     """
     return _judged(facts, "engine-after", "the new weights in each engine", "after")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -45,7 +44,9 @@ def pattern(text: str, truth: str, expression: str, whole: bool) -> float:
 
 def maths(text: str, truth: str, limit_s: int = 5) -> float:
     """math-verify on LaTeX and plain expressions; the ground truth is boxed unless it says itself what it is."""
-    library: Any = importlib.import_module("math_verify")  # heavy: loaded where a rule needs it
+    import math_verify  # pyright: ignore[reportMissingTypeStubs]  (heavy: loaded where a rule needs it)
+
+    library: Any = math_verify
     kinds = (library.LatexExtractionConfig(), library.ExprExtractionConfig())
     gold = truth if "\\boxed" in truth or "$" in truth else "\\boxed{" + truth + "}"
     read = [library.parse(each, extraction_config=kinds, parsing_timeout=limit_s) for each in (gold, text)]
