@@ -17,6 +17,8 @@ from transformers import AutoModel, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 Named = Mapping[str, Tensor]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where forward and backward passes run; everything else is on the host."""
 
 
 class CannotBuild(ValueError):
@@ -75,7 +77,7 @@ def build(values: Mapping[str, Any], weights: Named, compute: torch.dtype, dtype
         exact = name.startswith("head.")
         wanted = torch.promote_types(dtype, torch.float32) if exact else dtype
         parameter.data = (parameter.data if exact else parameter.data.to(compute)).to(wanted)
-    return model.eval()
+    return model.to(DEVICE).eval()
 
 
 def saved_weights(directory: Path) -> dict[str, Tensor]:
@@ -101,18 +103,19 @@ class Tokens:
     def inputs(self) -> dict[str, Tensor]:
         """For a model, `[1, L]`."""
         ids = torch.tensor([self.prompt + self.answer])
-        return {"input_ids": ids, "position_ids": torch.arange(self.first, self.first + ids.shape[1])[None]}
+        places = torch.arange(self.first, self.first + ids.shape[1])[None]
+        return {"input_ids": ids.to(DEVICE), "position_ids": places.to(DEVICE)}
 
 
 def logits_of(model: Any, row: Tokens) -> Tensor:
     """`[N, V]`: what predicts each of the N tokens of the answer; at least float32."""
     out = model(**row.inputs(), use_cache=False, logits_to_keep=len(row.answer) + 1).logits[0, :-1]
-    return out.to(torch.promote_types(out.dtype, torch.float32))
+    return out.to("cpu", torch.promote_types(out.dtype, torch.float32))
 
 
 def values_of(model: Any, row: Tokens) -> Tensor:
     """`[N]`: the value of the state before each token of the answer."""
-    return model(**row.inputs(), use_cache=False)[0, len(row.prompt) - 1 : -1]
+    return model(**row.inputs(), use_cache=False)[0, len(row.prompt) - 1 : -1].cpu()
 
 
 def log_softmax(logits: Tensor, temperature: float) -> Tensor:
@@ -147,7 +150,10 @@ def drawn_from(log_p: Tensor, top_k: int, top_p: float, banned: Tensor) -> Tenso
 def gradients(model: Any, rows: Sequence[int], loss_of: Callable[[int], Tensor]) -> dict[str, Tensor]:
     """The sum over ROWS of the gradients of LOSS_OF a row, each row alone, summed in float32 or more."""
     named = dict(model.named_parameters())
-    sums = {name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for name, p in named.items()}
+    sums = {
+        name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), device="cpu")
+        for name, p in named.items()
+    }
     for row in rows:
         loss = loss_of(row)
         if not loss.requires_grad:
@@ -155,5 +161,5 @@ def gradients(model: Any, rows: Sequence[int], loss_of: Callable[[int], Tensor])
         found_all: Any = torch.autograd.grad(loss, [*named.values()], allow_unused=True)
         for name, found in zip(named, found_all, strict=True):
             if found is not None:
-                sums[name] += found
+                sums[name] += found.cpu()
     return sums

@@ -18,7 +18,7 @@ from rltrain.proof.compare import EPS, Numbers, Unknown
 from rltrain.proof.model import Named, Tokens
 from rltrain.proof.read import DTYPES, Case
 
-MOST_OPERATIONS = 2e11
+MOST_OPERATIONS = 2e11 if models.DEVICE == "cpu" else 2e13
 """Parameters times tokens that are read: of a larger model the first rows alone."""
 Stat = Callable[[Any, Tokens], tuple[Tensor, ...]]
 """(model, row) to `[N]` numbers of its tokens."""
