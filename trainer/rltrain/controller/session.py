@@ -166,7 +166,7 @@ class Session:
         self, crew: Crew, roles: Roles, reward_manager: RewardManager, saver: SaveCheckpoints, console: Console
     ) -> list[Callback]:
         config, members = self.config, list[Callback]()
-        members += [_StepNote(self.position), Capsules(self.prepared, crew, reward_manager, self.clock)]
+        members.append(_StepNote(self.position))
         if self.prepared.val is not None:
             members.append(
                 Validation(Evaluator(config, crew.rollout, reward_manager, self.prepared.val, self.clock), self.clock)
@@ -184,6 +184,8 @@ class Session:
         members.append(saver)
         if "console" in config.trainer.logger:
             members.append(self._shown(crew, console))
+        # The last: what it asks of the engines may end the run, and the step's records are written by then.
+        members.append(Capsules(self.prepared, crew, reward_manager, self.clock))
         return members
 
     def _shown(self, crew: Crew, console: Console) -> Callback:

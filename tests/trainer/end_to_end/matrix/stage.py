@@ -82,7 +82,8 @@ class Watched(Session):
         return self
 
     def _callbacks(self, *args: Any) -> list[Callback]:
-        return [*super()._callbacks(*args), self._played]
+        *others, capsules = super()._callbacks(*args)
+        return [*others, self._played, capsules]
 
 
 class KeptCrew(Crew):
@@ -107,6 +108,10 @@ class Stage:
         engine_group = [(config, slot.rank) for slot in placement.rollout]
         self._engine_group = spawn(runtime, FragileEngine, placement.rollout, engine_group, deadline_s=DEADLINE_S)
         gather(runtime, [self._engine_group.begin("start", [()] * len(engine_group))], DEADLINE_S, "loading the engine")
+
+    def capsules(self) -> list[Path]:
+        """Of the first steps of the runs that were played."""
+        return sorted(self._place.glob("run*/capsules/step_1"))
 
     def break_sync(self, fault: str) -> None:
         """Break the engine's weight sync, or mend it (empty)."""
@@ -142,10 +147,10 @@ class Stage:
     def _crew(self, prepared: Prepared, runtime: Runtime, clock: Clock, _stages: Stages, total_steps: int) -> Crew:
         config = prepared.config
         _, port = runtime.rendezvous(runtime.home)
-        self._ranks.all("become", config, port, total_steps, deadline_s=DEADLINE_S)
+        training = self._ranks.all("become", config, port, total_steps, deadline_s=DEADLINE_S)
         train_group = TrainGroup(self._ranks, config)
         engine_group = EngineGroup(runtime, self._engine_group, train_group, config)
-        facts: dict[str, Any] = {"training": [], "engines": []}
+        facts: dict[str, Any] = {"training": training, "engines": []}
         return KeptCrew(
             train_group, engine_group, Rollout(config, train_group, engine_group, prepared.tokenizer, clock), facts
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,11 +25,11 @@ class ManyRuns(TrainWorker):
     _stale: str = ""
     _kept: ClassVar[dict[str, Tensor]] = {}
 
-    def become(self, config: RunConfig, port: int, total_steps: int) -> None:
-        """Forget everything, and set up for CONFIG; the ranks meet at PORT (collective)."""
+    def become(self, config: RunConfig, port: int, total_steps: int) -> dict[str, Any]:
+        """Forget everything, and set up for CONFIG; the ranks meet at PORT (collective). Facts as of `setup`."""
         self.shutdown()
         TrainWorker.__init__(self, config, replace(self._info, master_port=port))
-        self.setup(total_steps)
+        return self.setup(total_steps)
 
     def break_publisher(self, stale: str) -> None:
         """From now on, send the tensor STALE as it is at the next sync, every time. Empty: all is well again."""

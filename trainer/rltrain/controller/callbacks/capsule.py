@@ -83,7 +83,6 @@ class Capsules(Callback):
         self._broken = self._broken or bool(skipped)
         with self._clock.apart("capsule"), on_disk(f"the capsule of step {record.step} cannot be written"):
             self._keep(record, record.batch)
-        record.metrics.update(self._clock.taken())
 
     # Watching
 
