@@ -33,13 +33,13 @@ class MicroRecord(Struct, frozen=True):
     """One forward and backward pass of one rank.
 
     `rows`: of the batch. `terms`: sums that the loss function gave: `loss` (this pass's share of the mini batch's
-    loss), `pg_loss`, `entropy_loss`, `kl_loss` or `vf_loss`, `loss_tokens`. `grad_norm`: L2 norm of what this rank
-    gave to the reduction, None where it was not measured (one rank reduces nothing).
+    loss), `pg_loss`, `entropy_loss`, `kl_loss` or `vf_loss`, `loss_tokens`; None is no finite number. `grad_norm`:
+    L2 norm of what this rank gave to the reduction, None where it was not measured (one rank reduces nothing).
     """
 
     rank: int
     rows: tuple[int, ...]
-    terms: dict[str, float]
+    terms: dict[str, float | None]
     grad_norm: float | None = None
 
 
@@ -106,7 +106,7 @@ class CapsuleRow(Struct, frozen=True):
     score: float
     seed: int | None = None
     response_ids: tuple[int, ...] | None = None
-    log_probs: tuple[float, ...] | None = None
+    log_probs: tuple[float | None, ...] | None = None
     finish_reason: str = ""
     versions: tuple[tuple[int, int], ...] = ()
 
@@ -114,10 +114,11 @@ class CapsuleRow(Struct, frozen=True):
 class Capsule(Struct, frozen=True):
     """The head of a capsule.
 
-    `config`: resolved, as rltrain's `config.yaml` has it. `model_config`: of the actor. `files`: sha256 of the model's
-    and data's files by path. `rows`: in the step; `kept_rows`: their numbers, None: all. `tensors`: `all`, or how they
-    were chosen. `kl_coef`: of KL in the reward at this step. `policy_version`: the step whose update made the weights
-    that this step began with. `missing`: what could not be kept, and why.
+    `config`: resolved, as rltrain's `config.yaml` has it. `model_config`: of the actor. `files`: sha256 of the
+    model's and data's files by path. `rows`: in the step; `data_rows`: of the data set; `kept_rows`: their numbers,
+    None: all. `tensors`: `all`, or how they were chosen. `kl_coef`: of KL in the reward at this step.
+    `policy_version`: the step whose update made the weights that this step began with. `missing`: what could not be
+    kept, and why.
     """
 
     schema: int
@@ -131,6 +132,7 @@ class Capsule(Struct, frozen=True):
     versions: dict[str, str]
     machine: dict[str, str]
     rows: int
+    data_rows: int = 0
     tensors: str = "all"
     kept_rows: tuple[int, ...] | None = None
     model_config: dict[str, Any] = {}

@@ -81,7 +81,11 @@ def prove(
         return msgspec.structs.replace(error.facts(StepFacts, f"not reached: {failure.line}"), failure=failure)
     for proof in facts.capsules:
         with suppress(OSError):  # a capsule on a read-only disk is proven as well
-            (Path(proof.path) / PROOF).write_bytes(msgspec.json.encode(proof))
+            fresh = Path(proof.path) / f".{PROOF}.new"
+            fresh.unlink(missing_ok=True)
+            with fresh.open("xb") as file:
+                file.write(msgspec.json.encode(proof))
+            fresh.replace(Path(proof.path) / PROOF)
     return facts
 
 

@@ -19,8 +19,9 @@ LONG = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=16",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=512",
     "critic.ppo_micro_batch_size_per_gpu=512",
+    "trainer.capsule_steps=[]",
 )
-"""1024 answers of 40 tokens: a generation that takes long enough to be met."""
+"""1024 answers of 40 tokens: a generation that takes long enough to be met, and nothing between checkpoint and it."""
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ class Session:
         if "console" in config.trainer.logger:
             members.append(self._shown(crew, console))
         # The last: what it asks of the engines may end the run, and the step's records are written by then.
-        members.append(Capsules(self.prepared, crew, reward_manager, self.clock))
+        members.append(Capsules(self.prepared, crew, reward_manager, self.clock, self.stages.say))
         return members
 
     def _shown(self, crew: Crew, console: Console) -> Callback:

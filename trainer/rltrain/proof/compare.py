@@ -73,6 +73,8 @@ class Numbers:
     mask: Tensor
     coarse: bool = False
     """Of a format below float32."""
+    usual: float | None = None
+    """Root mean square of what rounding does to them; None: as NOISE has it."""
 
     @property
     def gaps(self) -> Tensor:
@@ -83,19 +85,17 @@ class Numbers:
     @property
     def bounds(self) -> Tensor:
         """What rounding explains at most, of each number."""
-        floor = 4 * EPS * torch.where(self.mask, self.wanted, 0).abs().double().amax().clamp(min=1e-9)
+        sizes = torch.where(self.mask & self.wanted.isfinite(), self.wanted, 0).abs().double()
+        floor = 4 * EPS * (sizes.amax() if sizes.numel() else torch.tensor(0.0)).clamp(min=1e-9)
         return torch.maximum(FACTOR * self.noise.double(), floor).expand(self.gaps.shape)
 
     @property
     def wrong(self) -> Tensor:
         """Where rounding does not explain it, bool `[B, R]`."""
         gaps, bounds = self.gaps, self.bounds
-        wrong = gaps > bounds
-        if (
-            self.coarse
-            and not bool(wrong.any())
-            and rms(gaps[self.mask]) > SPREAD * rms(self.noise.expand_as(gaps)[self.mask])
-        ):
+        wrong = ~(gaps <= bounds) & self.mask
+        usual = rms(self.noise.expand_as(gaps)[self.mask]) if self.usual is None else self.usual
+        if self.coarse and not bool(wrong.any()) and rms(gaps[self.mask]) > SPREAD * usual:
             return gaps > gaps[self.mask].quantile(0.5)
         return wrong
 
@@ -123,7 +123,7 @@ def judged(
         )
         if finite is None:
             bad = int((gaps == torch.inf).sum())
-            said = f"{bad} of {compared} {what} are not finite in the capsule, and are by the reference"
+            said = f"{bad} of {compared} {what} are not finite, in the capsule or by the reference"
     return Link(
         name=name,
         status="differs" if count else "same",

@@ -73,12 +73,17 @@ def _in_order(ref: Reference, uids: list[str], per_step: int) -> Link:
                 causes.append(cause if found == uids else f"{cause}, in another order")
         if causes:
             break
+    if not head.data_rows and len(sizes) >= _MOST_TRIED:
+        raise Unknown("the capsule does not say how large the data set is, and it is too large to try")
     return differs("prompts", f"no data set size gives these prompts at step {head.step} by seed {seed}", len(uids),
                    [f"the first are {', '.join(uids[:4])}"], causes[:3])  # fmt: skip
 
 
 def _sizes(ref: Reference, largest: int, per_step: int) -> Iterator[int]:
     """Sizes that the data set may have: what a toy says, then from the largest index on."""
+    if ref.case.head.data_rows:
+        yield ref.case.head.data_rows
+        return
     toy, limit = ref.case.config("toy.num_train"), int(ref.case.config("data.train_max_samples", -1))
     if toy is not None and int(toy) > largest and not ref.case.config("data.train_files"):
         yield min(int(toy), limit) if limit > 0 else int(toy)

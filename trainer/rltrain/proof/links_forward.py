@@ -90,7 +90,9 @@ def engine_log_probs(ref: Reference) -> Link:
     recorded = torch.full(case.mask.shape, torch.nan)
     for at, row in enumerate(case.rows):
         if row.log_probs is not None:
-            recorded[at, : len(row.log_probs)] = torch.tensor(row.log_probs[: recorded.shape[1]])
+            recorded[at, : len(row.log_probs)] = torch.tensor(
+                [torch.nan if value is None else value for value in row.log_probs[: recorded.shape[1]]]
+            )
     if found is None and all(row.log_probs is None for row in case.rows):
         return same("engine-log-probs", 0, "the run keeps no log-probabilities of engines")
     if found is not None and not all(row.log_probs is None for row in case.rows):

@@ -39,7 +39,8 @@ def _gradient(ref: Reference, update: Update) -> Link:
         noise = float((_cut(low.gradient[name], recorded[name]).double() - wanted).norm())
         bound = FACTOR * noise + EPS * float(wanted.norm()) + 0.05 * EPS * exact.norm
         gap = float((found - wanted).norm())
-        gap = gap if gap == gap else torch.inf
+        if not (gap < torch.inf and bound < torch.inf):  # what is no number here or there is never the same
+            gap, bound = torch.inf, 0.0
         worst = max(worst, (gap / max(bound, 1e-30), gap, bound))
         if gap > bound:
             bad.append(

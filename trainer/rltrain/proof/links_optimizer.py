@@ -32,8 +32,8 @@ def clip(ref: Reference) -> Link:
 def _clip(ref: Reference, update: Update) -> Link:
     first, recorded = update.minis[0], ref.case.weights.get(f"{update.role}.gradient")
     for number, mini in enumerate(update.minis):
-        finite = mini.grad_norm is not None and math.isfinite(mini.grad_norm)
-        if mini.grad_norm is not None and finite != mini.applied:
+        # A norm that is no finite number is None.
+        if (mini.grad_norm is None) == mini.applied:
             return differs(
                 "clip",
                 f"step {number} of the {update.role}: norm {mini.grad_norm}, {'' if mini.applied else 'not '}applied",

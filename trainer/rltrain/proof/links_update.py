@@ -184,9 +184,9 @@ def _losses(ref: Reference, update: Update) -> list[Link]:
         here = [(number, at) for number, at in passes if part in update.minis[number].micro_batches[at].terms]
         if not here:
             continue
-        found = torch.tensor([update.minis[number].micro_batches[at].terms[part] for number, at in here]).double()[
-            :, None
-        ]
+        found = torch.tensor(
+            [_number(update.minis[number].micro_batches[at].terms[part]) for number, at in here]
+        ).double()[:, None]
         wanted, size = _shares(update, here, part)
         if wanted is None:
             continue
@@ -260,6 +260,11 @@ def _settings_tried(update: Update) -> dict[str, dict[str, Any]]:
     }
     tries |= {f"the loss '{mode}'": {"policy_loss": {"loss_mode": mode}} for mode in ("vanilla", "gspo", "cispo")}
     return tries | {f"KL by {kind}": {"kl_loss_type": kind} for kind in ("k1", "abs", "k2", "k3")}
+
+
+def _number(value: float | None) -> float:
+    """VALUE; not a number where the capsule has None for one that is not finite."""
+    return torch.nan if value is None else value
 
 
 def _loss_causes(update: Update, passes: Sequence[tuple[int, int]], part: str, numbers: Numbers) -> list[str]:

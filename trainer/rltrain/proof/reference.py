@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rltrain.proof import compare, order
 from rltrain.proof import model as models
-from rltrain.proof import order
 from rltrain.proof.compare import EPS, Numbers, Unknown
 from rltrain.proof.model import Named, Tokens
 from rltrain.proof.read import DTYPES, Case
@@ -34,8 +34,10 @@ class Reading:
 
     def numbers(self, which: int, found: Tensor, mask: Tensor) -> Numbers:
         """FOUND beside field WHICH. Rounding is the worst of all tokens: which one it hits is chance."""
-        noise = torch.where(mask & self.noise[which].isfinite(), self.noise[which], 0.0).amax().clamp(min=EPS)
-        return Numbers(found, self.exact[which], noise.expand(mask.shape), mask, self.coarse)
+        known = mask & self.noise[which].isfinite()
+        noise = torch.where(known, self.noise[which], 0.0).amax().clamp(min=EPS)
+        usual = max(compare.rms(self.noise[which][known]), EPS)
+        return Numbers(found, self.exact[which], noise.expand(mask.shape), mask, self.coarse, usual)
 
 
 class Reference:

@@ -144,7 +144,7 @@ def test_to_answer_with_an_actor_its_weights_are_all_that_is_loaded(
         found = scenes.full(worker)
         assert found.keys() == expected.keys()
         assert [name for name in found if not torch.equal(found[name], expected[name])] == []
-        assert worker.optimizer_steps() == 0
+        assert worker.optimizer_steps() == (0, 0)
         assert torch.equal(torch.get_rng_state(), random_state)
 
 

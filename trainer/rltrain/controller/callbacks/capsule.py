@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from torch import Tensor
 
 import rltrain
 from rlcheck.facts.capsule import SCHEMA, Capsule, CapsuleRow, EngineRecord, MiniRecord, Sampled
+from rltrain.cluster.teardown import Interrupted
+from rltrain.cluster.waits import Say
 from rltrain.config.schema import ModelConfig
 from rltrain.controller.algorithm import group_ids
 from rltrain.controller.callbacks.base import Callback, RunInfo, StepRecord
@@ -25,13 +28,12 @@ from rltrain.controller.reward_manager import RewardManager
 from rltrain.controller.witness import Witness
 from rltrain.core.batch import Batch
 from rltrain.core.clock import Clock
-from rltrain.core.errors import RunFailure, UserError
+from rltrain.core.errors import RunFailure, UserError, kind_and_line
 from rltrain.core.tensors import floats, ints
 from rltrain.records import capsule as files
 from rltrain.records import run_record
 from rltrain.records.redaction import redacted
-from rltrain.records.run_dir import on_disk
-from rltrain.workers.fsdp.capture import Captured
+from rltrain.workers.fsdp.capture import Captured, finite
 
 WHOLE_NUMBERS = 10_000_000
 """A model is kept whole where its states and gradients are no more numbers than this (40 MB)."""
@@ -48,8 +50,10 @@ CHECKED_NUMBERS = 16_000_000
 class Capsules(Callback):
     """Writes `capsules/step_N` for the steps of `trainer.capsule_steps`, and for the first that is not finite."""
 
-    def __init__(self, prepared: Prepared, crew: Crew, reward_manager: RewardManager, clock: Clock) -> None:
+    def __init__(self, prepared: Prepared, crew: Crew, reward_manager: RewardManager, clock: Clock, say: Say) -> None:
         self._prepared, self._crew, self._reward_manager, self._clock = prepared, crew, reward_manager, clock
+        self._say = say
+        self._wanted = prepared.config.trainer.capsule_steps
         sizes: dict[str, int] = crew.facts["training"][0]["num_parameters"]
         self._elements = None if sum(sizes.values()) * STATES <= WHOLE_NUMBERS else ELEMENTS
         self._witness: Witness | None = None
@@ -61,28 +65,42 @@ class Capsules(Callback):
 
     def on_run_start(self, run: RunInfo) -> None:
         """Note which steps, and where."""
-        wanted = run.config.trainer.capsule_steps
         small = (run.start_step + 1,) if self._elements is None else ()
-        self._steps = set(small if wanted is None else wanted)
+        self._steps = set(small if self._wanted is None else self._wanted)
         self._total, self._directory = run.total_steps, run.directory.capsules
 
     def on_step_begin(self, step: int) -> None:
         """Begin to watch, if STEP is one of them."""
-        if step not in self._steps:
-            return
-        with self._clock.apart("capsule"):
-            self._watch()
+        if step in self._steps:
+            with self._clock.apart("capsule"), self._no_end_of_the_run(step):
+                self._watch()
 
     def on_step_end(self, record: StepRecord) -> None:
         """Write the capsule of this step, if it was watched or its gradients are the first that are not finite."""
         if record.batch is None:
             return
         skipped = record.metrics.get("actor/skipped_steps", 0) + record.metrics.get("critic/skipped_steps", 0)
-        if self._witness is None and (not skipped or self._broken or self._steps == set()):
+        if self._witness is None and (not skipped or self._broken or self._wanted == ()):
             return
         self._broken = self._broken or bool(skipped)
-        with self._clock.apart("capsule"), on_disk(f"the capsule of step {record.step} cannot be written"):
+        with self._clock.apart("capsule"), self._no_end_of_the_run(record.step):
             self._keep(record, record.batch)
+
+    @contextmanager
+    def _no_end_of_the_run(self, step: int) -> Generator[None]:
+        """In the block, an error of the capsule's own (a full disk, tensors that cannot be kept) is told, and no more.
+
+        Raises:
+            RunFailure, UserError, Interrupted: what ends a run anyway.
+        """
+        try:
+            yield
+        except (RunFailure, UserError, Interrupted):
+            raise
+        except Exception as error:
+            self._crew.rollout.witness = self._crew.rollout.on_weights = None
+            self._reward_manager.witness = self._witness = None
+            self._say(f"note: the capsule of step {step} could not be kept: {kind_and_line(error)}")
 
     # Watching
 
@@ -167,6 +185,7 @@ class Capsules(Callback):
             config=redacted(config.model_dump(mode="json")),
             versions=run_record.versions(),
             machine={key: str(facts[0][key]) for key in ("device", "device_name", "backend") if key in facts[0]},
+            data_rows=len(self._prepared.train),
             rows=len(record.batch),
             kept_rows=None if kept is None else tuple(kept),
             tensors="all" if self._elements is None else f"the first {self._elements} numbers of each",
@@ -206,7 +225,7 @@ def _minis(role: str, captured: Sequence[Mapping[str, Captured]]) -> tuple[MiniR
             MiniRecord(
                 rows=tuple(mini.rows for mini in ranks),
                 micro_batches=tuple(micro for mini in ranks for micro in mini.micro_batches),
-                grad_norm=result.grad_norm if math.isfinite(result.grad_norm) else None,
+                grad_norm=finite(result.grad_norm),
                 applied=result.applied,
                 lr=result.lr,
                 optimizer_steps=first.optimizer_steps,
@@ -251,7 +270,7 @@ def _rows(batch: Batch, witness: Witness) -> list[CapsuleRow]:
             score=scores[number],
             seed=request.seed if request else None,
             response_ids=answer.token_ids if answer else None,
-            log_probs=answer.log_probs if answer else None,
+            log_probs=tuple(map(finite, answer.log_probs)) if answer else None,
             finish_reason=answer.finish_reason if answer else "",
             versions=((0, versions[number]),),
         )

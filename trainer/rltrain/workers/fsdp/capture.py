@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -85,7 +86,7 @@ class Capture(Watch):
 
     def end_micro(self, terms: Mapping[str, Tensor]) -> None:
         """See `Watch`."""
-        values = {name: float(value) for name, value in terms.items()}
+        values = {name: finite(float(value)) for name, value in terms.items()}
         self._minis[-1].micro_batches.append(MicroRecord(rank=self._rank, rows=tuple(self._rows), terms=values))
 
     def reduced(self) -> None:
@@ -126,6 +127,11 @@ class Capture(Watch):
         states: Iterator[dict[str, Tensor]] = iter(self._sharded.trainer().optimizer.state.values())
         first = next(states, None)
         return None if not first else int(first["step"])
+
+
+def finite(value: float) -> float | None:
+    """VALUE, or None for what JSON has no number for."""
+    return value if math.isfinite(value) else None
 
 
 def first_numbers(tensor: Tensor, elements: int | None) -> Tensor:
