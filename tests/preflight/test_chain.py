@@ -76,9 +76,11 @@ def breaks(family_case: Facts) -> Callable[..., None]:
 
 
 def test_every_family_and_every_measurement_has_its_link() -> None:
-    # Of a run that has begun, or of what `rlcheck drift` measures: nothing to look at before a run. The smoke proves its step.
+    # Of a run that has begun, or of what `rlcheck drift` measures: nothing to look at before a run. The smoke proves
+    # its own step.
     assert sorted(family for link in LINKS for family in link.families) == sorted(set(FAMILIES) - {"DRF"})
-    assert {link.section for link in LINKS if link.section} == set(MEASURED) - {"reach", "cluster", "run", "drift", "step"}
+    inner = {"reach", "cluster", "run", "drift", "step"}
+    assert {link.section for link in LINKS if link.section} == set(MEASURED) - inner
     assert tuple(name.value for name in LinkName) == NAMES
     for number, link in enumerate(LINKS):
         assert {need.link for need in link.needs} <= set(NAMES[:number]), "a link rests on earlier ones alone"
