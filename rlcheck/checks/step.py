@@ -105,7 +105,7 @@ def prompt_tokens(facts: Facts) -> Verdict:
     """Renders each prompt again and compares its tokens with those that the engine and training read.
 
     What it does:
-        Applies the chat template of the kept tokenizer to the messages. Looks at attention mask and position ids, too.
+        Applies the chat template of the kept tokenizer to the messages. Compares with what the engine said that it read.
 
     Why it matters:
         A token more or less makes two policies of one: what was sampled is not what is trained.
@@ -308,19 +308,19 @@ def gradient_of_the_loss(facts: Facts) -> Verdict:
     return _judged(facts, "gradient", "the gradient of the recomputed loss, over all ranks")
 
 
-@check("STP017", "Clipping and learning rate are those of the config",
+@check("STP017", "Clipping is that of the config",
        needs=("step",), playbook="step-other-update", caused_by=_before("STP017"),
-       problem="Clipping or learning rate are not those of the config")  # fmt: skip
+       problem="Clipping is not that of the config")  # fmt: skip
 def clipped_as_configured(facts: Facts) -> Verdict:
-    """Recomputes gradient norm and learning rate of each optimizer step.
+    """Recomputes the gradient's norm and how much of it was used.
 
     What it does:
-        The norm over all tensors and ranks; the schedule from its formula.
+        The norm over all tensors and ranks of the first mini batch, its clip, and what was skipped as not finite.
 
     Why it matters:
-        A learning rate of another step trains as another run would.
+        A clip by one rank's norm, or none, makes steps of another length.
     """
-    return _judged(facts, "clip", "norm, clip and learning rate of the config")
+    return _judged(facts, "clip", "norm and clip of the config")
 
 
 @check("STP018", "Weights change as AdamW says",
@@ -330,7 +330,7 @@ def adamw_step(facts: Facts) -> Verdict:
     """Recomputes the optimizer's step from gradient, moments and learning rate.
 
     What it does:
-        AdamW's formula in float64, tensor by tensor.
+        The learning rate of each step by its schedule; AdamW's formula in float64, tensor by tensor.
 
     Why it matters:
         Moments that are emptied, or a tensor that stands still, look like slow learning.

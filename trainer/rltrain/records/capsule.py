@@ -32,6 +32,7 @@ def write(
 
     Raises:
         OSError: it cannot be written.
+        ValueError: it would be larger than `MOST_BYTES`.
     """
     fresh = directory.with_name(f".{directory.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -48,6 +49,8 @@ def write(
             missing = (*missing, "the tokenizer: its files are larger than 20 MB")
         head = msgspec.structs.replace(capsule, missing=missing)
         (fresh / "capsule.json").write_bytes(msgspec.json.format(msgspec.json.encode(head), indent=1) + b"\n")
+        if (size := sum(file.stat().st_size for file in fresh.rglob("*") if file.is_file())) > MOST_BYTES:
+            raise ValueError(f"it has {size >> 20} MB, more than {MOST_BYTES >> 20}")
         shutil.rmtree(directory, ignore_errors=True)
         fresh.replace(directory)
     except BaseException:

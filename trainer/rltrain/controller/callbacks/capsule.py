@@ -34,6 +34,7 @@ from rltrain.records import capsule as files
 from rltrain.records import run_record
 from rltrain.records.redaction import redacted
 from rltrain.workers.fsdp.capture import Captured, finite
+from rltrain.workers.sync.checksum import combined
 
 WHOLE_NUMBERS = 10_000_000
 """A model is kept whole where its states and gradients are no more numbers than this (40 MB)."""
@@ -129,8 +130,9 @@ class Capsules(Callback):
             held = self._crew.engine_group.checksums(self._names)
         except (RunFailure, UserError) as error:
             return [EngineRecord(engine=0, when=when, missing=str(error))]
-        group = self._crew.train_group
-        actor = group.call("actor_checksums", self._names, doing="taking checksums of the actor")[0]
+        # Not by what the sync gathers: each rank sums up its own shards.
+        whole = combined(self._crew.train_group.call("weight_pieces", doing="adding up the weights"))
+        actor = {name: whole[name] for name in self._names}
         return [EngineRecord(engine=n, when=when, dtype=dtype, held=one, actor=actor) for n, one in enumerate(held)]
 
     # Keeping

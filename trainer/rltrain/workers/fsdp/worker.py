@@ -36,7 +36,7 @@ from rltrain.workers.fsdp.rank import RankInfo, connect, derive_seed, disconnect
 from rltrain.workers.fsdp.sharded_model import ShardedModel
 from rltrain.workers.fsdp.watch import UNWATCHED
 from rltrain.workers.sync.broadcast import Address
-from rltrain.workers.sync.checksum import Piece, checksum
+from rltrain.workers.sync.checksum import Piece
 from rltrain.workers.sync.publisher import Publisher
 from rltrain.workers.sync.transport import Descriptor
 
@@ -209,16 +209,6 @@ class TrainWorker:
         """The reference's weights, whole, on rank 0; elsewhere nothing."""
         whole = weights.full_weights(self._models["ref"].model, None, self._info.device)
         return {name: tensor.cpu() for name, tensor in whole if self._info.rank == 0}
-
-    def actor_checksums(self, names: Sequence[str]) -> dict[str, str]:
-        """Checksums of the actor's weights NAMES, in the rollout's dtype."""
-        wanted, dtype = set(names), self._rollout_dtype()
-        tensors = weights.named_weights(self._models["actor"].model)
-        return {
-            name: checksum(weights.gather(tensor.detach(), dtype, self._info.device))
-            for name, tensor in tensors
-            if name in wanted
-        }
 
     def _learning(self) -> list[ModelName]:
         return [name for name, sharded in self._models.items() if sharded.stepper is not None]
