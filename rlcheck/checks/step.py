@@ -105,7 +105,7 @@ def prompt_tokens(facts: Facts) -> Verdict:
     """Renders each prompt again and compares its tokens with those that the engine and training read.
 
     What it does:
-        Applies the chat template of the kept tokenizer to the messages. Compares with what the engine said that it read.
+        Applies the chat template of the kept tokenizer to the messages. Compares with what the engine says it read.
 
     Why it matters:
         A token more or less makes two policies of one: what was sampled is not what is trained.
