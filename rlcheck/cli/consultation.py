@@ -25,6 +25,7 @@ from rlcheck.playbook import Library, PlaybookError
 from rlcheck.report.diagnosis.report import DiagnosisReport, best_of_each, make_report
 
 if TYPE_CHECKING:  # they bring every probe, or every framework's keys; few calls need them
+    from rlcheck.diagnose.hang.find import Found
     from rlcheck.facts.config import ConfigFacts
     from rlcheck.facts.document import Facts
 
@@ -44,10 +45,14 @@ class Consultation:
     facts: tuple[Facts, ...] | None
     sources: Environment
 
-    def report(self, logs: Sequence[CondensedLog]) -> DiagnosisReport:
-        """What LOGS say."""
+    def report(self, logs: Sequence[CondensedLog], dumps: Found | None = None) -> DiagnosisReport:
+        """What LOGS say, and what DUMPS of the ranks beside them."""
         request = self.request
         answer = diagnose(logs, self.index, self.library, self.sources)
+        if dumps is not None:
+            answer = msgspec.structs.replace(
+                answer, hang=dumps.hang, dumps=dumps.read, notes=(*answer.notes, *dumps.notes)
+            )
         answer, left_out = chosen(answer, request.select, request.ignore, self.library)
         if answer.diagnoses and (request.here or self.facts is not None):
             answer = self._confirmed(answer)

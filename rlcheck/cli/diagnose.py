@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlcheck.cli.consultation import prepare
 from rlcheck.cli.output import put
@@ -15,6 +16,9 @@ from rlcheck.errors import UserError
 from rlcheck.redact import redact
 from rlcheck.report.diagnosis.render import render_diagnosis
 from rlcheck.report.diagnosis.report import DiagnosisReport
+
+if TYPE_CHECKING:  # brings readers of dumps; most calls have none
+    from rlcheck.diagnose.hang.find import Found
 
 _STRANGE_SHARE = 0.3  # of random bytes and of programs nearly half cannot be decoded, of logs in UTF-8 none
 
@@ -30,12 +34,22 @@ def run(request: DiagnoseRequest) -> int:
         from rlcheck.cli.diagnose_follow import follow_log
 
         return follow_log(consultation)
-    logs = read_logs(consultation.logs, consultation.index)
-    report = consultation.report(logs)
-    if not report.diagnoses and report.unknown is None:
+    dumps = _dumps(consultation.logs)
+    logs = read_logs(consultation.logs, consultation.index, dumps.files if dumps else frozenset())
+    report = consultation.report(logs, dumps)
+    if not report.diagnoses and report.unknown is None and not (dumps and dumps.files):
         _refuse_what_is_no_log(logs)
     _show(report, consultation.request)
     return report.exit_code
+
+
+def _dumps(paths: Sequence[str]) -> Found | None:
+    """What dumps of ranks say that PATHS hold; nothing of standard input, which needs no reader of them."""
+    if set(paths) == {"-"}:
+        return None
+    from rlcheck.diagnose.hang.find import look
+
+    return look(paths)
 
 
 def _refuse_what_is_no_log(logs: Sequence[CondensedLog]) -> None:

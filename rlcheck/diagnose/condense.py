@@ -355,15 +355,15 @@ def condense(source: Source, index: Index, *, whole: int = WHOLE) -> CondensedLo
         return growing.state(source.name, reader.problem)
 
 
-def read_logs(paths: Iterable[str], index: Index) -> list[CondensedLog]:
-    """All logs that `paths` name, condensed; many together are kept shorter than one alone.
+def read_logs(paths: Iterable[str], index: Index, others: frozenset[str] = frozenset()) -> list[CondensedLog]:
+    """All logs that `paths` name, condensed; many together are kept shorter than one alone. OTHERS are no logs.
 
     Raises:
         UserError: a path cannot be read, or is a directory without logs.
     """
     logs: list[CondensedLog] = []
     kept = 0
-    for source in open_sources(list(paths)):
+    for source in open_sources(list(paths), others):
         log = condense(source, index, whole=WHOLE if kept < _ALL_WHOLE else _SHORT_WHOLE)
         kept += sum(len(line.text) for line in log.lines)
         logs.append(log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rlcheck.diagnose.hang.model import Hang
 from rlcheck.facts.base import Struct
 from rlcheck.finding import Fix
 from rlcheck.playbook import Source, Verify
@@ -152,7 +153,7 @@ class Answer(Struct, frozen=True, omit_defaults=False):
     """What the logs say: the diagnoses, best first, or the first failure that nobody knows, or neither (healthy).
 
     `remarks` are lines that look like trouble and are none, and beside an unknown failure what was warned of. `notes`
-    concern the reading itself.
+    concern the reading itself. `hang` is what dumps of the ranks say of a job that stands still.
     """
 
     diagnoses: tuple[Diagnosis, ...] = ()
@@ -162,8 +163,12 @@ class Answer(Struct, frozen=True, omit_defaults=False):
     files: int = 0
     lines: int = 0
     bytes: int = 0
+    dumps: int = 0
+    hang: Hang | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether the logs show an error, known or not."""
-        return self.unknown is not None or any(found.status == "fail" for found in self.diagnoses)
+        """Whether the logs show an error, known or not, or the dumps a job that stands still."""
+        return (
+            self.hang is not None or self.unknown is not None or any(found.status == "fail" for found in self.diagnoses)
+        )

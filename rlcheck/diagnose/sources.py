@@ -14,7 +14,7 @@ from rlcheck.errors import UserError
 
 MOST_FILES = 2_000
 """Of one directory. A Ray session of a large cluster has some hundred logs a node."""
-_MOST_LOOKED_AT = 100_000
+MOST_LOOKED_AT = 100_000
 _SUFFIXES = frozenset((".log", ".out", ".err", ".txt", ".stdout", ".stderr", ".output"))
 _COMPRESSED = (".gz", ".bz2", ".xz")
 _NO_LOGS_IN = frozenset((".git", "__pycache__", "node_modules", "site-packages", "runtime_resources", "sockets"))
@@ -49,8 +49,10 @@ class Source:
             yield Reader(stream)
 
 
-def open_sources(paths: Sequence[str]) -> Iterator[Source]:
+def open_sources(paths: Sequence[str], others: frozenset[str] = frozenset()) -> Iterator[Source]:
     """The logs that `paths` name; `-` is standard input, a directory stands for the logs below it, sorted.
+
+    OTHERS are files that were read otherwise, and are no logs: a directory may hold nothing else.
 
     Raises:
         UserError: a path does not exist, cannot be read, or is a directory without logs.
@@ -59,8 +61,8 @@ def open_sources(paths: Sequence[str]) -> Iterator[Source]:
         if path == "-":
             yield Source("-")
         elif os.path.isdir(path):
-            yield from _in_directory(path)
-        else:
+            yield from _in_directory(path, others)
+        elif path not in others:
             os.close(open_log(path))
             yield Source(path, path)
 
@@ -97,16 +99,16 @@ def _kind(mode: int) -> str:
     return "socket" if stat.S_ISSOCK(mode) else "device"
 
 
-def _in_directory(directory: str) -> Iterator[Source]:
+def _in_directory(directory: str, others: frozenset[str]) -> Iterator[Source]:
     found: list[str] = []
     refused: list[str] = []
     seen: set[tuple[int, int]] = set()
-    for number, path in enumerate(_walk(directory, refused)):
-        if number >= _MOST_LOOKED_AT or len(found) > MOST_FILES:
+    for number, path in enumerate(files_below(directory, refused)):
+        if number >= MOST_LOOKED_AT or len(found) > MOST_FILES:
             break
-        if _is_log(path, seen, refused):
+        if path not in others and _is_log(path, seen, refused):
             found.append(path)
-    if not found:
+    if not found and not any(other.startswith(os.path.join(directory, "")) for other in others):
         why = f"{refused[0]} is not readable by this user" if refused else "it has no .log, .out, .err or .txt file"
         raise UserError(f"{directory}: no logs here: {why}; name the log itself")
     # Where times cannot be compared, the order of the logs decides what was first: services only tell who has died.
@@ -114,11 +116,11 @@ def _in_directory(directory: str) -> Iterator[Source]:
     if len(found) > MOST_FILES:
         yield Source(directory, note=f"only its first {MOST_FILES} logs were read; name the others")
     if refused:
-        others = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        yield Source(directory, note=f"not readable by this user: {refused[0]}{others}")
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        yield Source(directory, note=f"not readable by this user: {refused[0]}{more}")
 
 
-def _walk(directory: str, refused: list[str]) -> Iterator[str]:
+def files_below(directory: str, refused: list[str]) -> Iterator[str]:
     """All files below `directory`. Links to directories are not followed: they may lead in circles."""
     for place, directories, files in os.walk(directory, onerror=lambda error: refused.append(str(error.filename))):
         directories[:] = sorted(name for name in directories if name not in _NO_LOGS_IN)

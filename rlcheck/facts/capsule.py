@@ -64,7 +64,8 @@ class EngineRecord(Struct, frozen=True):
     """Checksums of an engine's weights by Hugging Face name, as the engine itself reads them back, and of the actor's.
 
     `when`: `before` it generated, or `after` the step. `actor`: of the actor's parameters at that time, in the
-    engine's dtype. `missing`: why there are none.
+    engine's dtype. `tensors`: of the whole model, of which `held` may be a part; 0: not said. `sampling`: what the
+    engine itself made of the last sampling that it was asked for, by its own names. `missing`: why there are none.
     """
 
     engine: int
@@ -72,7 +73,38 @@ class EngineRecord(Struct, frozen=True):
     dtype: str = ""
     held: dict[str, str] = {}
     actor: dict[str, str] = {}
+    tensors: int = 0
+    sampling: dict[str, Any] = {}
     missing: str = ""
+
+
+class Origin(Struct, frozen=True):
+    """Where the weights of ROLE (`actor`, `critic`, `reference`) come from, read there without the training ranks.
+
+    `source`: `files` of the model, the `checkpoint` that the run resumed from, or `warm-up`: the actor after the
+    supervised warm-up. `path`: their directory. `tensors`: checksums by Hugging Face name of the numbers that the
+    capsule keeps of each tensor, in `dtype`. `files`: sha256 by name. `missing`: why there are none.
+    """
+
+    role: str
+    source: str = ""
+    path: str = ""
+    dtype: str = ""
+    tensors: dict[str, str] = {}
+    files: dict[str, str] = {}
+    missing: str = ""
+
+
+class OutputsRecord(Struct, frozen=True):
+    """Checksums of what the modules of a role gave on one rank, in its first pass of the step.
+
+    `digests`: by module, in the order of computation; those of numbers that are not finite end with ` not finite`.
+    Large models: decoder layers alone. The trainer's own: what runs the step again compares them, nothing else can.
+    """
+
+    role: str
+    rank: int
+    digests: dict[str, str]
 
 
 class Sampled(Struct, frozen=True):
@@ -90,7 +122,8 @@ class Sampled(Struct, frozen=True):
 
 class CapsuleRow(Struct, frozen=True):
     """One answer. `prompt_ids`: as sent to the engine; `response_ids`, `log_probs`: as it gave them, None where that
-    was not recorded; `text`: as scored. `versions`: `[first token, version]` of each span."""
+    was not recorded; `text`: as scored. `versions`: `[first token, version]` of each span. `baseline_text`:
+    the greedy answer to the prompt as scored, where a baseline is made of it."""
 
     uid: str
     index: int
@@ -109,16 +142,21 @@ class CapsuleRow(Struct, frozen=True):
     log_probs: tuple[float | None, ...] | None = None
     finish_reason: str = ""
     versions: tuple[tuple[int, int], ...] = ()
+    baseline_text: str | None = None
 
 
 class Capsule(Struct, frozen=True):
     """The head of a capsule.
 
-    `config`: resolved, as rltrain's `config.yaml` has it. `model_config`: of the actor. `files`: sha256 of the
-    model's and data's files by path. `rows`: in the step; `data_rows`: of the data set; `kept_rows`: their numbers,
-    None: all. `tensors`: `all`, or how they were chosen. `kl_coef`: of KL in the reward at this step.
+    `config`: resolved, as rltrain's `config.yaml` has it; of verl its own; of TRL `{"trl": GRPOConfig, …}`.
+    `model_config`, `generation_config`: of the actor;
+    `critic_config`: of the critic, where its model is another. `files`: sha256 of the data's files by path.
+    `origins`: of the weights that this step began with, and of the reference's. `begun`: when the run began, ISO 8601.
+    `start_step`: the last step of the checkpoint that the run resumed from, 0 of a run from the start;
+    `start_optimizer_steps`: taken by then, by role. `rows`: in the step; `data_rows`: of the data set; `kept_rows`:
+    their numbers, None: all. `tensors`: `all`, or how they were chosen. `kl_coef`: of KL in the reward at this step.
     `policy_version`: the step whose update made the weights that this step began with. `missing`: what could not be
-    kept, and why.
+    kept, and why. `not_finite`: tensors whose gradient was not finite in an update that was skipped, by role and rank.
     """
 
     schema: int
@@ -136,12 +174,20 @@ class Capsule(Struct, frozen=True):
     tensors: str = "all"
     kept_rows: tuple[int, ...] | None = None
     model_config: dict[str, Any] = {}
+    critic_config: dict[str, Any] = {}
+    generation_config: dict[str, Any] = {}
     files: dict[str, str] = {}
+    origins: tuple[Origin, ...] = ()
+    begun: str = ""
+    start_step: int = 0
+    start_optimizer_steps: dict[str, int] = {}
     sampled: Sampled | None = None
     kl_coef: float | None = None
     policy_version: int = 0
     actor: tuple[MiniRecord, ...] = ()
     critic: tuple[MiniRecord, ...] = ()
     engines: tuple[EngineRecord, ...] = ()
+    outputs: tuple[OutputsRecord, ...] = ()
     metrics: dict[str, float] = {}
     missing: tuple[str, ...] = ()
+    not_finite: tuple[str, ...] = ()

@@ -60,7 +60,7 @@ class ModelUse(Struct, frozen=True):
 
 
 class Optim(Struct, frozen=True):
-    """The optimizer (AdamW unless said otherwise) and its schedule."""
+    """The optimizer (AdamW unless said otherwise) and its schedule, whose warm-up counts training iterations."""
 
     name: str = "adamw"
     lr: float = 1e-6
@@ -222,6 +222,7 @@ class RunSpec(Struct, frozen=True):
     total_epochs: int = 1
     total_steps: int | None = None
     critic_warmup: int = 0
+    """The first step in which the actor learns, beside the critic."""
     run_dir: str = ""
     project: str = ""
     experiment: str = ""

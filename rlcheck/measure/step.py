@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from rlcheck.measure.plugin import ProbeFailed, decoded, run_probe
 from rlcheck.measure.rollout.bridge import failure_of
 
 HEAD, PROOF = "capsule.json", "proof.json"
+_FILES = (HEAD, "rows.jsonl", "batch.safetensors", "weights.safetensors")
+_MOST_BYTES, _MOST_PROOF_BYTES = 256 << 20, 16 << 20
 STAGE_S = 600.0
 """One link of one capsule."""
 TOTAL_S = 3600.0
@@ -49,6 +52,7 @@ def prove(
     capsules: Sequence[Path],
     checkpoint: Path | None = None,
     *,
+    score: Path | None = None,
     python: Sequence[str] = (),
     stage_s: float = STAGE_S,
     on_stage: Callable[[str], None] = lambda _: None,
@@ -58,6 +62,7 @@ def prove(
     Args:
         capsules: directories.
         checkpoint: weights before the step, for capsules that hold a part of them alone.
+        score: file of the user's reward function, which is run; without it none is.
         python: the interpreter that has the trainer; empty for the doctor's own.
         stage_s: longest time for one link.
         on_stage: told what is done, before it is.
@@ -65,7 +70,9 @@ def prove(
     request = {
         "capsules": [str(path.resolve()) for path in capsules],
         "checkpoint": None if checkpoint is None else str(checkpoint.resolve()),
+        "score": None if score is None else str(score.resolve()),
     }
+    digests = {str(path.resolve()): digest_of(path) for path in capsules}
     try:
         found = run_probe(
             python,
@@ -79,6 +86,10 @@ def prove(
     except ProbeFailed as error:
         failure = failure_of(error)
         return msgspec.structs.replace(error.facts(StepFacts, f"not reached: {failure.line}"), failure=failure)
+    facts = msgspec.structs.replace(
+        facts,
+        capsules=tuple(msgspec.structs.replace(one, digest=digests.get(one.path, "")) for one in facts.capsules),
+    )
     for proof in facts.capsules:
         with suppress(OSError):  # a capsule on a read-only disk is proven as well
             fresh = Path(proof.path) / f".{PROOF}.new"
@@ -89,10 +100,34 @@ def prove(
     return facts
 
 
+def digest_of(capsule: Path) -> str:
+    """SHA-256 over the files of CAPSULE that a proof reads; empty where they cannot be read."""
+    digest = hashlib.sha256()
+    files = [capsule / name for name in _FILES]
+    files += sorted(file for file in (capsule / "tokenizer").rglob("*") if not file.is_dir())
+    try:
+        for file in files:
+            if not file.exists():
+                continue
+            if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+                return ""
+            digest.update(f"{file.relative_to(capsule)} {file.stat().st_size}\n".encode())
+            with file.open("rb") as opened:
+                while block := opened.read(1 << 20):
+                    digest.update(block)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
 def proven_before(run: Path) -> StepFacts | None:
-    """What earlier calls found of the capsules below RUN; None where they found nothing."""
+    """What earlier calls found of the capsules below RUN as they are now; None where they found nothing."""
     proofs: list[CapsuleProof] = []
     for file in sorted(run.glob(f"capsules/step_*/{PROOF}"), key=lambda file: _step(file.parent)):
         with suppress(OSError, ValueError):
-            proofs.append(msgspec.json.decode(file.read_bytes(), type=CapsuleProof))
+            if not file.is_file() or file.stat().st_size > _MOST_PROOF_BYTES:
+                continue
+            proof = msgspec.json.decode(file.read_bytes(), type=CapsuleProof)
+            if proof.digest and proof.digest == digest_of(file.parent):
+                proofs.append(msgspec.structs.replace(proof, path=str(file.parent)))
     return StepFacts(capsules=tuple(proofs), seconds=sum(proof.seconds for proof in proofs)) if proofs else None

@@ -23,8 +23,10 @@ GROUP = "rlcheck.measurements"
 BUILT_IN = {
     "drift": "rltrain.measure.drift.plugin:run",
     "memory": "rltrain.measure.memory.plugin:run",
+    "replay": "rltrain.measure.replay.plugin:run",
     "rollout": "rltrain.measure.rollout.plugin:run",
     "smoke": "rltrain.measure.smoke.plugin:run",
+    "step": "rltrain.proof.plugin:run",
 }
 """Where a checkout that is not installed has them."""
 GRACE_S = 3.0

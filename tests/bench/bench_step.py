@@ -28,17 +28,13 @@ from tests.bench.bench_faults import NoRun, end, wait  # noqa: E402
 from tests.bench.faults.table import FAULTS, HEALTHY, SUBTLE, SUBTLE_HEALTHY, Fault  # noqa: E402
 
 INJECT = Path(__file__).parent / "faults" / "inject"
-BAR = 53 / 58
+BAR, COUNT = 53, 58
 ENGINE = ("engine-weights", "engine-after")
 TOKENS = ("prompt-ids", "answers")
-OUTSIDE = {
-    "killed": "the process dies between two steps",
-    "slower": "a step that takes longer has the same numbers",
-    "slow-rank": "the same",
-    "leak": "memory is no number of a step",
-    "format-only": "the reward is what the config says",
-}
-"""Faults that no step shows, named before the runs."""
+OUTSIDE = "the config asks for it, and the step does it"
+"""Why a fault that is no mistake in code is called outside of a step, before the runs."""
+NO_STEP = ("killed", "slower", "slow-rank", "leak")
+"""Mistakes that no number of a step shows: such runs are not made."""
 EXPECTED: dict[str, tuple[str, ...]] = {
     "sync": ENGINE, "layer": ENGINE, "head": ENGINE, "norm": ENGINE, "projections": ENGINE, "stale": ENGINE,
     "temperature-raw": ("engine-log-probs",), "temperature-forgotten": ("old-log-probs",),
@@ -64,6 +60,13 @@ def expected(fault: Fault) -> tuple[str, ...]:
     """The links of which one must be the first to differ; empty: none may."""
     begins = [name for name in EXPECTED if fault.name.startswith(name)]
     return EXPECTED[max(begins, key=len)] if begins else ()
+
+
+def chosen() -> list[Fault]:
+    """The subtle ones, those of the short bench, and of the others the first mistakes in code, to 58."""
+    short = [*SUBTLE, *(fault for fault in FAULTS if not fault.extra)]
+    more = [fault for fault in FAULTS if fault.extra and fault.mistake and fault.name not in NO_STEP]
+    return [*short, *more[: COUNT - len(short)]]
 
 
 def sooner(mistake: str) -> str:
@@ -134,15 +137,15 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     steps = tuple(map(int, options.steps.split(",")))
     healthy = [dataclasses.replace(run, expected=()) for run in (*HEALTHY, *SUBTLE_HEALTHY)]
-    faults = [] if options.healthy else [fault for fault in (*FAULTS, *SUBTLE) if not fault.extra]
+    faults = [] if options.healthy else chosen()
     runs = [run for run in (*faults, *healthy) if not options.only or run.name in options.only]
     right = wrong = outside = false = 0
     for run in runs:
-        if options.list or run.name in OUTSIDE:
+        if options.list or (run in faults and not run.mistake):
             print(
-                f"{run.name:28} {'outside: ' + OUTSIDE[run.name] if run.name in OUTSIDE else ', '.join(expected(run))}"
+                f"{run.name:28} {', '.join(expected(run)) if run.mistake or run in healthy else 'outside: ' + OUTSIDE}"
             )
-            outside += run.name in OUTSIDE
+            outside += run in faults and not run.mistake
             continue
         try:
             link, said = first_of(capsules(run, directory / run.name, steps))
@@ -157,7 +160,7 @@ def main() -> int:
         mark = "ok" if (run in healthy) != bool(link) and (run in healthy or link in expected(run)) else "WRONG"
         print(f"{run.name:28} {mark:6} {link:20} {said[:300]}", flush=True)
     print(f"right {right} of {right + wrong + outside}, outside of a step {outside}, healthy that differ {false}")
-    return int(false > 0 or (right + wrong > 0 and right / (right + wrong + outside) < BAR))
+    return int(false > 0 or (len(runs) > COUNT and right < BAR))
 
 
 if __name__ == "__main__":

@@ -39,9 +39,10 @@ def tracked() -> dict[str, str]:
     found |= {f"docs/pictures/{name}.svg": pictures.picture(argv) for name, argv in pictures.PICTURES.items()}
     # The trainer's part needs what an environment with the doctor alone does not have.
     if importlib.util.find_spec("pydantic"):
-        from tests.tools import rltrain_keys
+        from tests.tools import rltrain_keys, verl_page
 
         found["rlcheck/data/rltrain_keys.json"] = rltrain_keys.text()
+        found[verl_page.PAGE] = verl_page.page(ROOT)
     if importlib.util.find_spec("torch"):
         from tests.tools import run_picture
 

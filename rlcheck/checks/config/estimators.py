@@ -90,7 +90,7 @@ def unused_critic(facts: Facts) -> Verdict:
 
 
 def warmup_cases(run: ConfigFacts) -> Iterator[Case]:
-    """Steps in which the critic alone is trained."""
+    """Steps in which the critic alone is trained: those before step `critic_warmup`, in verl and in rltrain."""
     steps, total = run.spec.critic_warmup, run.spec.total_steps
     if steps <= 0:
         return
@@ -99,9 +99,8 @@ def warmup_cases(run: ConfigFacts) -> Iterator[Case]:
         words = "0: there is no critic to warm up, and the actor waits for so many steps"
         yield Case(severity, "critic_warmup", words, str(steps), 0)
     elif total is not None and total > 0 and steps >= total:
-        yield Case(
-            "fail", "critic_warmup", f"less than the {total} steps of the run", f"{steps}: the actor is never trained"
-        )
+        found = "trained in the last step alone" if steps == total else "never trained"
+        yield Case("fail", "critic_warmup", f"less than the {total} steps of the run", f"{steps}: the actor is {found}")
 
 
 @check("CFG027", "The actor is trained after the critic's warm-up", needs=("config",), playbook="estimator-needs",

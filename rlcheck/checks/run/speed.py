@@ -149,11 +149,18 @@ def _unexplained(run: RunFacts, found: list[Stage], usual: float) -> list[tuple[
     if not {"gen", "update_actor"} <= names:
         return []
     left = 1 - sum(stage.share for stage in found if stage.name in IN_STEP)
-    # Some frameworks count validation and checkpoints into the step.
-    left -= sum(stage.share for stage in found if stage.name in BESIDE) if run.framework != "rltrain" else 0.0
+    # Some frameworks count validation and checkpoints into the step, as rltrain does with these and its own.
+    left -= sum(stage.share for stage in found if stage.name in BESIDE) + _of_rltrain(run)
     if left <= limit("stage_share_unexplained") or left * usual <= limit("stage_seconds"):
         return []
     return [("step", f"{left:.0%} of a step ({left * usual:.3g} s) belongs to no stage that is timed")]
+
+
+def _of_rltrain(run: RunFacts) -> float:
+    """The share of its audit and of what it keeps for `rlcheck step`."""
+    curves = (curve_of(run, f"timing_s/{name}") for name in ("audit", "capsule"))
+    step = curve_of(run, *STEP_TIME)
+    return sum(sum(curve.values) for curve in curves if curve is not None) / (sum(step.values) if step else 1.0)
 
 
 def _slower(found: list[Stage]) -> list[tuple[str, str]]:

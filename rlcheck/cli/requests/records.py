@@ -55,6 +55,28 @@ class StepRequest:
             help="Weights before the step, for a capsule that holds a part of them: a model's directory.",
         ),
     ] = None
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="Run the step again by the trainer itself, on this machine and its versions: is it the same to the "
+            "bit? Of a large model with --checkpoint RUN_DIR/checkpoints/global_step_N, of the step before.",
+        ),
+    ] = False
+    each_device: Annotated[
+        bool,
+        typer.Option(
+            "--each-device", help="Run the step's first micro batch on every GPU of this machine, and compare them."
+        ),
+    ] = False
+    score: Annotated[
+        Path | None,
+        typer.Option(
+            "--score",
+            metavar="FILE",
+            help="Run your own reward function from this file, to judge its rewards; without it none is run.",
+        ),
+    ] = None
     report: ReportRequest = field(default_factory=ReportRequest)
 
 

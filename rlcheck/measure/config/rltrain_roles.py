@@ -151,7 +151,7 @@ def _ref(config: Config, actor: RoleSpec, device: str) -> RoleSpec:
 
 def _critic(config: Config, actor: RoleSpec, device: str) -> RoleSpec:
     pick = config.pick
-    own = _model(config, "critic.model")
+    own = _model(config, "critic.model", actor.model.remove_padding)
     if own.path is None:
         own = _with_actors(own, actor.model)
         config.fallbacks.append("critic.model.path=null: the actor's model with a value head")
@@ -173,7 +173,7 @@ def _critic(config: Config, actor: RoleSpec, device: str) -> RoleSpec:
         infer_max_tokens=most,
         epochs=pick.whole("critic.ppo_epochs") or actor.epochs,
         cliprange_value=pick.number("critic.cliprange_value", 0.5),
-        loss_agg_mode=pick.text("critic.loss_agg_mode", "token-mean"),
+        loss_agg_mode=pick.text("critic.loss_agg_mode") or actor.loss_agg_mode,
     )
 
 
@@ -202,7 +202,7 @@ def _reward_model(config: Config, device: str) -> RoleSpec | None:
     )
 
 
-def _model(config: Config, key: str) -> ModelUse:
+def _model(config: Config, key: str, packed: bool = True) -> ModelUse:
     pick = config.pick
     path = pick.text(f"{key}.path")
     return ModelUse(
@@ -212,7 +212,7 @@ def _model(config: Config, key: str) -> ModelUse:
         override=pick.mapping(f"{key}.override_config"),
         custom_chat_template=pick.text(f"{key}.custom_chat_template"),
         gradient_checkpointing=pick.flag(f"{key}.enable_gradient_checkpointing", True),
-        remove_padding=pick.flag(f"{key}.use_remove_padding", True),
+        remove_padding=pick.flag(f"{key}.use_remove_padding", packed),
     )
 
 

@@ -105,7 +105,7 @@ def critic(config: Config, policy: RoleSpec) -> RoleSpec:
         infer_max_tokens=pick.whole("critic.forward_max_token_len_per_gpu", most),
         epochs=pick.whole("critic.ppo_epochs", policy.epochs),
         cliprange_value=pick.number("critic.cliprange_value", 0.5),
-        loss_agg_mode=pick.text("critic.loss_agg_mode", "token-mean"),
+        loss_agg_mode=pick.text("critic.loss_agg_mode", policy.loss_agg_mode),
         save_contents=pick.words("critic.checkpoint.save_contents"),
     )
 

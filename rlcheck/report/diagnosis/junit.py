@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from rlcheck.diagnose.model import Diagnosis, Quote
-from rlcheck.report.diagnosis.report import DiagnosisReport, nothing_found, place, where
+from rlcheck.report.diagnosis.report import DiagnosisReport, culprit_words, nothing_found, place, where
 from rlcheck.report.junit import document, suite
 from rlcheck.report.wording import clean
 
@@ -19,6 +19,11 @@ def render_junit(report: DiagnosisReport) -> str:
         _failure(case, f"an error that no playbook knows{where(report.unknown.evidence)}", "unknown",
                  [*_quoted(report.unknown.evidence), *report.unknown.hints])  # fmt: skip
         cases = [case]
+    if report.hang is not None:
+        case = _test("hang", "the job stands still")
+        lines = [*map(culprit_words, report.hang.culprits), *report.hang.steps]
+        _failure(case, f"the job stands still: {report.hang.said}", "hang", lines)
+        cases = [case, *cases]
     healthy = [] if cases else [_test("healthy", nothing_found(report))]
     return document(report.command, [suite("diagnose", [*cases, *healthy], 0.0)])
 

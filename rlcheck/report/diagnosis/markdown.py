@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rlcheck.diagnose.hang.model import Hang
+from rlcheck.diagnose.hang.waits import ranks_words
 from rlcheck.diagnose.model import Diagnosis, Quote, Unknown
 from rlcheck.playbook import Source
 from rlcheck.report.diagnosis.report import (
     DiagnosisReport,
+    culprit_words,
     more_of,
     notes_of,
     place,
@@ -27,6 +30,8 @@ def render_markdown(report: DiagnosisReport) -> str:
     """A section for each diagnosis, its quotes and commands in code blocks."""
     lines = [f"### rlcheck {inline(report.version)} {code(report.command)}", ""]
     lines += [f"{inline(was_read(report))}; {inline(verdict(report))}", ""]
+    if report.hang is not None:
+        lines += _hang(report.hang)
     if report.unknown is not None:
         lines += _unknown(report.unknown)
     for found in report.diagnoses:
@@ -34,6 +39,15 @@ def render_markdown(report: DiagnosisReport) -> str:
     lines += [f"- no error, though it may look like one: {inline(remark)}" for remark in report.remarks]
     lines += [f"- note: {inline(note)}" for note in notes_of(report)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _hang(hang: Hang) -> list[str]:
+    lines = [f"#### {SYMBOLS['fail']} The job stands still: {inline(hang.said)}", "", "**found**", ""]
+    lines += [f"- {inline(culprit_words(one))}" for one in hang.culprits]
+    for wait in hang.waits[:16]:
+        target = f"waits for {ranks_words(wait.waits_for)}" if wait.waits_for else "is"
+        lines.append(f"- rank {wait.rank} {target} in {inline(wait.call)}")
+    return [*lines, "", "**fix**", "", *(f"- {inline(step)}" for step in hang.steps), ""]
 
 
 def _diagnosis(found: Diagnosis) -> list[str]:

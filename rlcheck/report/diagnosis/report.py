@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rlcheck import __version__
+from rlcheck.diagnose.hang.model import Culprit, Hang
 from rlcheck.diagnose.model import Answer, Diagnosis, Quote, Raised, Unknown
 from rlcheck.diagnose.recipes import without_holes
 from rlcheck.facts.base import Struct
@@ -22,7 +23,8 @@ class DiagnosisReport(Struct, frozen=True, omit_defaults=False):
 
     `diagnoses` stand best first; without `--all` they are the best one of each incident, and `more` counts the others.
     `left_out` are the IDs that `--select` or `--ignore` took away. `unknown` is an error that no playbook knows;
-    `diagnoses` is empty then. `hints` say what the command could add.
+    `diagnoses` is empty then. `hints` say what the command could add. `hang` is a job that stands still, by the `dumps`
+    of its ranks that could be read.
     """
 
     version: str
@@ -41,6 +43,13 @@ class DiagnosisReport(Struct, frozen=True, omit_defaults=False):
     files: int = 0
     lines: int = 0
     bytes: int = 0
+    dumps: int = 0
+    hang: Hang | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is nothing to show."""
+        return not self.diagnoses and self.unknown is None and self.hang is None
 
 
 def make_report(
@@ -62,6 +71,8 @@ def make_report(
         files=answer.files,
         lines=answer.lines,
         bytes=answer.bytes,
+        dumps=answer.dumps,
+        hang=answer.hang,
     )
 
 
@@ -133,6 +144,16 @@ def raised_words(raised: Raised) -> str:
     return f"{raised.type} at {raised.file} line {raised.line} in {raised.function}; {whose}"
 
 
+def culprit_words(one: Culprit) -> str:
+    """What is known of a rank that holds up a job: `rank 3: has not called all_reduce 7 of default_pg; last: …`."""
+    sits = one.kind in ("circle", "mismatch", "not started")
+    words = [f"has not called {one.lacks}"] if one.lacks else []
+    words += [f"{'is in' if sits else 'its last call:'} {one.call}"] if one.call else []
+    words += [f"it is at {one.stack[0]}"] if one.stack else []
+    who = f"rank {one.rank}" + "".join(f", {word}" for word in (one.role, one.node) if word)
+    return f"{who}: {'; '.join(words) or 'nothing is known of its calls'}"
+
+
 def nothing_found(report: DiagnosisReport) -> str:
     """What to say where there is nothing to show."""
     return f"No {'other ' if report.left_out else ''}error in what was read: {was_read(report)}"
@@ -148,7 +169,10 @@ def was_read(report: DiagnosisReport) -> str:
     """What was read: `2 logs, 1,204 lines, 88 KiB`."""
     logs = "1 log" if report.files == 1 else f"{report.files} logs"
     lines = "1 line" if report.lines == 1 else f"{report.lines:,} lines"
-    return f"{logs}, {lines}, {_size(report.bytes)}"
+    dumps = "1 dump of a rank" if report.dumps == 1 else f"{report.dumps} dumps of ranks"
+    if report.dumps and not report.files:
+        return dumps
+    return f"{logs}, {lines}, {_size(report.bytes)}" + (f", {dumps}" if report.dumps else "")
 
 
 def _size(count: float) -> str:
@@ -162,6 +186,9 @@ def _size(count: float) -> str:
 def verdict(report: DiagnosisReport) -> str:
     """What the exit code means, in a sentence."""
     failed = [found for found in report.diagnoses if found.status == "fail"]
+    if report.hang is not None:
+        more = ", and its logs show an error" if failed or report.unknown is not None else ""
+        return f"exit code 1: the job stands still{more}"
     if report.unknown is not None:
         return "exit code 1: an error that no playbook knows"
     if failed and all(found.basis == "source" for found in failed):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlcheck.diagnose.model import Diagnosis, Quote
-from rlcheck.report.diagnosis.report import DiagnosisReport, more_of, source_words
+from rlcheck.report.diagnosis.report import DiagnosisReport, culprit_words, more_of, source_words
 from rlcheck.report.sarif import LEVELS, document, physical
 from rlcheck.report.wording import clean
 
@@ -23,6 +23,10 @@ def render_sarif(report: DiagnosisReport) -> str:
         rules = {_UNKNOWN: {"id": _UNKNOWN, "shortDescription": {"text": words}}}
         text = ". ".join((words, *(f"collect: {hint}" for hint in report.unknown.hints)))
         results = [_at(_UNKNOWN, 0, text, "error", report.unknown.evidence)]
+    if report.hang is not None:
+        rules["hang"] = {"id": "hang", "shortDescription": {"text": "The job stands still"}}
+        text = ". ".join((report.hang.said, *map(culprit_words, report.hang.culprits), *report.hang.steps))
+        results.insert(0, _at("hang", len(rules) - 1, text, "error", ()))
     return document(report.version, [*rules.values()], results, report.exit_code)
 
 

@@ -6,10 +6,13 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from rlcheck.diagnose.hang.model import Hang
+from rlcheck.diagnose.hang.waits import ranks_words
 from rlcheck.diagnose.lines import read_line
 from rlcheck.diagnose.model import Confirmation, Diagnosis, LogLine, Quote, Unknown
 from rlcheck.report.diagnosis.report import (
     DiagnosisReport,
+    culprit_words,
     more_of,
     notes_of,
     nothing_found,
@@ -26,6 +29,7 @@ from rlcheck.report.wording import caution
 _LABEL = 10
 _INDENT = 4 + _LABEL
 _MAX_QUOTES = 3
+_MAX_WAITS = 4
 _MAX_REMARKS = 3
 _WIDEST_QUOTE = 300
 _MAX_ROWS = 3
@@ -36,7 +40,7 @@ def render_text(report: DiagnosisReport, out: TextIO, *, verbose: bool = False, 
     """Write the report for a reader at a terminal or behind a pipe."""
     page = Page(out, ascii_only)
     _found(page, report, verbose)
-    if not report.diagnoses and report.unknown is None:
+    if report.silent:
         symbol = page.paint(f"[{page.symbols['pass']}]", "green")
         page.wrapped(f"{symbol} ", nothing_found(report), 4)
     _remarks(page, report.remarks, verbose)
@@ -58,6 +62,8 @@ def render_end(report: DiagnosisReport, out: TextIO, *, verbose: bool = False, a
 
 
 def _found(page: Page, report: DiagnosisReport, verbose: bool) -> None:
+    if report.hang is not None:
+        _hang(page, report.hang, verbose)
     if report.unknown is not None:
         _unknown(page, report.unknown)
     seen: set[int] = set()
@@ -68,6 +74,23 @@ def _found(page: Page, report: DiagnosisReport, verbose: bool) -> None:
         else:
             _diagnosis(page, found, verbose)
         seen.add(found.incident)
+
+
+def _hang(page: Page, hang: Hang, verbose: bool) -> None:
+    _head(page, "fail", f"The job stands still: {hang.said}")
+    page.write()
+    for number, one in enumerate(hang.culprits):
+        _labelled(page, "" if number else "found", culprit_words(one))
+        for frame in one.stack[1:] if verbose else ():
+            page.wrapped(" " * (_INDENT + 2), frame, _INDENT + 4)
+    shown = hang.waits if verbose else hang.waits[:_MAX_WAITS]
+    for number, wait in enumerate(shown):
+        target = f" waits for {ranks_words(wait.waits_for)}" if wait.waits_for else " is"
+        _labelled(page, "" if number else "waits", f"rank {wait.rank}{target} in {wait.call}")
+    if len(shown) < len(hang.waits):
+        _labelled(page, "", f"and {len(hang.waits) - len(shown)} more (-v shows them)")
+    for number, step in enumerate(hang.steps):
+        _labelled(page, "" if number else "fix", step)
 
 
 def _diagnosis(page: Page, found: Diagnosis, verbose: bool) -> None:
@@ -198,11 +221,11 @@ def _remarks(page: Page, remarks: Sequence[str], verbose: bool) -> None:
 
 def _footer(page: Page, report: DiagnosisReport) -> None:
     notes = notes_of(report)
-    if report.diagnoses or report.unknown is not None or notes:
+    if not report.silent or notes:
         page.gap()
     for note in notes:
         page.wrapped("note: ", note, 6)
-    if not report.diagnoses and report.unknown is None:
+    if report.silent:
         return
     page.wrapped("", f"{was_read(report)}; {verdict(report)}", 0)
     if report.more:

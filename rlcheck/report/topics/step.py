@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rlcheck.facts.document import Facts
-from rlcheck.facts.step import CapsuleProof, Link
+from rlcheck.facts.step import CapsuleProof, Link, Replay
 from rlcheck.finding import Exhibit
 
-_MARKS = {"same": "same", "differs": "DIFFERS", "unknown": "not judged"}
+_MARKS = {"same": "same", "differs": "DIFFERS", "unknown": "not judged", "absent": "none"}
 
 
 def headline(facts: Facts) -> str:
@@ -14,8 +14,10 @@ def headline(facts: Facts) -> str:
     step = facts.step.value
     if step is None:
         return ""
-    if step.failure is not None and not step.capsules:
+    if step.failure is not None and not step.capsules and not step.replays:
         return f"no proof: {step.failure.stage or 'start'} failed"
+    if step.replays:
+        return _again(step.replays)
     wrong = [(proof, link) for proof in step.capsules for link in proof.links if link.status == "differs"]
     steps = ", ".join(str(proof.step) for proof in step.capsules)
     if wrong:
@@ -26,7 +28,26 @@ def headline(facts: Facts) -> str:
 def exhibits(facts: Facts) -> tuple[Exhibit, ...]:
     """The chain of each capsule."""
     step = facts.step.value
-    return () if step is None else tuple(map(_chain, step.capsules))
+    return () if step is None else (*map(_chain, step.capsules), *map(_replayed, step.replays))
+
+
+def _again(replays: tuple[Replay, ...]) -> str:
+    count = len([replay for replay in replays if replay.device])
+    ran = f"a micro batch on {count} devices" if count else f"run again: step {', '.join(str(r.step) for r in replays)}"
+    wrong = next((replay for replay in replays if replay.first is not None), None)
+    if wrong is None or wrong.first is None:
+        return f"{ran}; the same to the bit"
+    where = f"{wrong.device} against {wrong.against}" if wrong.device else f"step {wrong.step}"
+    return f"{ran}; {where} differs first in: {wrong.first.name}"
+
+
+def _replayed(replay: Replay) -> Exhibit:
+    rows = tuple((link.name, _MARKS[link.status], _numbers(link), link.said) for link in replay.links)
+    how = f"one micro batch on {replay.device} against {replay.against}" if replay.device else "run again"
+    changed = tuple(f"other than in the recorded step: {each}" for each in replay.changed)
+    columns = ("quantity", "", "largest difference", "")
+    title = f"Step {replay.step}, {how}: {replay.seconds:.0f} s"
+    return Exhibit(title=title, columns=columns, rows=rows, notes=(replay.path, *changed, *replay.notes))
 
 
 def _chain(proof: CapsuleProof) -> Exhibit:

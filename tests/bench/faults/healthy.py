@@ -34,7 +34,7 @@ CHOICES = (
         "healthy-epochs",
         (),
         "two epochs on each batch, no entropy bonus, a warm-up of the learning rate",
-        overrides=(f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.entropy_coeff=0", f"{ACTOR}.optim.lr_warmup_steps=20"),
+        overrides=(f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.entropy_coeff=0", f"{ACTOR}.optim.lr_warmup_steps=3"),
         extra=True,
     ),
 )

@@ -139,6 +139,12 @@ def test_longer_answers_explain_a_lower_throughput() -> None:
     assert verdict("RUN051", made_run(dict(longer))).status == "info"
 
 
+def test_a_step_that_counts_its_audit_is_explained() -> None:
+    """rltrain's step is from step end to step end."""
+    audited = made_run({"timing_s/step": [3.0] * 40, "timing_s/audit": [1.2] * 40, "timing_s/capsule": [0.4] * 40})
+    assert verdict("RUN052", audited).status == "pass"
+
+
 @pytest.mark.parametrize(
     ("curves", "word"),
     [

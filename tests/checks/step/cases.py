@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.rollout import Failure
-from rlcheck.facts.step import LINKS, CapsuleProof, Link, StepFacts
+from rlcheck.facts.step import LINKS, CapsuleProof, Link, Replay, StepFacts
 
 
 def proof(step: int, *links: Link) -> CapsuleProof:
@@ -26,9 +28,33 @@ def differs(name: str) -> Link:
                 causes=("goes away at temperature 0.7",))  # fmt: skip
 
 
+def replayed(*differing: str, changed: tuple[str, ...] = (), devices: tuple[str, ...] = ()) -> Facts:
+    """A step that was run again, whole or on DEVICES, of which the last differs in the quantities DIFFERING."""
+    names = ("outputs", "old-log-probs", "gradient", "after", "answers")
+    same = tuple(Link(name=name, status="same", compared=64) for name in names)
+    other = tuple(differs(link.name) if link.name in differing else link for link in same)
+    one = Replay(path="run/capsules/step_2", step=2, links=other, seconds=9.0, changed=changed, notes=("a note",))
+    if not devices:
+        return Facts(step=known(StepFacts(replays=(one,))))
+    each = [msgspec.structs.replace(one, device=name, against=devices[0], links=same) for name in devices]
+    each[-1] = msgspec.structs.replace(each[-1], links=other)
+    return Facts(step=known(StepFacts(replays=tuple(each))))
+
+
+CHANGED, GPUS = ("torch 2.9.0 -> 2.9.1",), ("GPU 0", "GPU 1", "GPU 2")
 HEALTHY = proven(proof(1), proof(2))
 DAMAGED = proven(failure=Failure(stage="reading", kind="user", line="capsule.json: schema 9, this reads 1"))
-IDS = {f"STP{number + 2:03d}": name for number, name in enumerate(LINKS)}
+_LATER = {"start-weights": "STP020"}
+IDS = {_LATER.get(name, ""): name for name in LINKS if name in _LATER} | {
+    f"STP{number + 2:03d}": name for number, name in enumerate(name for name in LINKS if name not in _LATER)
+}
 CASES = {"STP001": (DAMAGED, HEALTHY)} | {
     id: (proven(proof(1), proof(2, differs(name))), HEALTHY) for id, name in IDS.items()
 }
+AGAIN = {
+    "STP021": (replayed("outputs", "gradient"), replayed()),
+    "STP022": (replayed("gradient", changed=CHANGED), replayed(changed=CHANGED)),
+    "STP023": (replayed("gradient", "after", devices=GPUS), replayed(devices=GPUS)),
+    "STP024": (replayed("answers"), replayed()),
+}
+CASES |= AGAIN

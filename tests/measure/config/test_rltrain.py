@@ -145,3 +145,34 @@ def test_the_trainer_is_not_imported(tmp_path: Path) -> None:
     code += "print([n for n in ('rltrain', 'pydantic', 'omegaconf', 'torch', 'transformers') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+A = "actor_rollout_ref.actor"
+SHARED = [
+    [f"{A}.optim.lr_warmup_steps=7", "critic.optim.lr_warmup_steps_ratio=0.1", "trainer.critic_warmup=3"],
+    [f"{A}.optim.lr_scheduler_type=cosine", f"{A}.loss_agg_mode=seq-mean-token-mean", "trainer.save_freq=4"],
+    [f"{A}.loss_agg_mode=seq-mean-token-sum", "critic.loss_agg_mode=token-mean", "trainer.test_freq=-1"],
+    [f"{A}.clip_ratio_low=0.1", f"{A}.clip_ratio_high=0.3", "trainer.total_epochs=3"],
+]
+
+
+@pytest.mark.parametrize("words", SHARED)
+def test_one_key_is_one_fact_in_both(words: list[str]) -> None:
+    """Training iterations in both, and so on: docs/trainer/from-verl.md says where the two differ."""
+    needed = [f"{A}.optim.lr=1e-6", "critic.optim.lr=1e-5", "algorithm.adv_estimator=gae"]
+    own = read_run("gsm8k-ppo", [*PATHS, *needed, *words], look=False).spec
+    verls = read_run("ppo_trainer", [*needed, *words], framework="verl", look=False).spec
+    assert own.critic is not None
+    assert verls.critic is not None
+    assert own.actor.optim == verls.actor.optim
+    assert own.critic.optim == verls.critic.optim
+    for role, other in ((own.actor, verls.actor), (own.critic, verls.critic)):
+        assert role.loss_agg_mode == other.loss_agg_mode
+    assert (own.actor.clip_ratio_low, own.actor.clip_ratio_high) == (
+        verls.actor.clip_ratio_low,
+        verls.actor.clip_ratio_high,
+    )
+    assert own.critic_warmup == verls.critic_warmup
+    for word, name in (("trainer.save_freq", "save_freq"), ("trainer.test_freq", "test_freq")):
+        if any(one.startswith(word) for one in words):
+            assert getattr(own, name) == getattr(verls, name)

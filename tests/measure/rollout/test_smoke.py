@@ -37,6 +37,7 @@ def test_the_batch_fills_one_micro_batch_on_every_rank(tmp_path: Path, source: s
     assert batch < load(source, [HF]).data.train_batch_size
     assert (actor.ppo_mini_batch_size, config.data.train_batch_size) == (batch, batch)
     assert (config.trainer.total_training_steps, config.sft_warmup.steps) == (1, 0)
+    assert (config.trainer.save_freq, config.trainer.test_freq) == (1, 1), "the one step is validated and saved"
     assert Path(config.trainer.default_local_dir) == tmp_path / "run"
 
 

@@ -30,7 +30,9 @@ def test_it_asks_for_what_must_be_given(file: str) -> None:
 
 def test_with_that_given_everything_stands_at_its_default(file: str, tmp_path: Path) -> None:
     bare = tmp_path / "bare.yaml"
-    bare.write_text("actor_rollout_ref: {rollout: {name: vllm}}\nreward_model: {rules: [{kind: math}]}\n")
+    bare.write_text(
+        "actor_rollout_ref: {rollout: {name: vllm}}\nreward_model: {rules: [{kind: math}]}\ntrainer: {save_freq: 20}\n"
+    )
     loaded = load_with_notes(file, GIVEN)
     assert loaded.notes == ()
     assert loaded.config == load(bare, GIVEN)

@@ -108,3 +108,25 @@ def test_what_was_chosen_is_told() -> None:
     assert "actor_rollout_ref.rollout.max_model_len = 30" in told
     assert "trainer.device = 'cpu'" in told
     assert not any(line.startswith("trainer.total_training_steps") for line in told)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "twice"),
+    [
+        ((), True),
+        (("reward_model.rules=[{kind: exact},{kind: regex, pattern: a}]",), True),
+        (("reward_model.rules=[{kind: exact},{kind: math}]",), False),
+        (("custom_reward_function.path=rewards.py",), False),
+        (("reward_model.enable=true", "reward_model.model.path=/m"), False),
+        (("custom_reward_function.path=rewards.py", "reward_model.rescore=true"), True),
+        (("reward_model.rescore=false",), False),
+    ],
+)
+def test_a_users_function_is_asked_twice_only_on_request(overrides: tuple[str, ...], twice: bool) -> None:
+    assert resolved("reward_model.rescore=null", *overrides).reward_model.rescore is twice
+
+
+def test_the_critics_loss_is_aggregated_as_the_actors_unless_it_says() -> None:
+    mode = "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
+    assert resolved(mode).critic.loss_agg_mode == "seq-mean-token-mean"
+    assert resolved(mode, "critic.loss_agg_mode=token-mean").critic.loss_agg_mode == "token-mean"

@@ -36,11 +36,13 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (
         (
             "algorithm.filter_groups.enable=true",
-            "algorithm.filter_groups.metric=reward",
-            "algorithm.use_kl_in_reward=true",
+            "algorithm.filter_groups.metric=overlong",
         ),
-        "filter_groups.metric: groups are filtered before KL is taken off",
+        "filter_groups.metric: 'overlong' is no part of the reward; choose one of acc, score",
     ),
+    (("algorithm.rollout_correction.bypass_mode=true", f"{R}top_p=0.9"), "cut the distribution that the engine's"),
+    (("algorithm.rollout_correction.bypass_mode=true", f"{R}top_k=50"), "or bypass_mode=false"),
+    (("algorithm.rollout_correction.bypass_mode=true", f"{R}min_tokens=2"), "min_tokens=0"),
     (
         (f"{A}ppo_mini_batch_size=128", "critic.ppo_mini_batch_size=64"),
         "128 prompts is more than data.train_batch_size=64",
@@ -191,7 +193,8 @@ NOTED: list[tuple[Machine, tuple[str, ...], str]] = [
         "trains a critic that adv_estimator=grpo does not use",
     ),
     (CPU, (f"{R}top_p=0.9",), "cut the engine's distribution"),
-    (CPU, (f"{R}val_kwargs.temperature=0.5",), "validation is greedy"),
+    (CPU, ("trainer.save_freq=-1",), "no checkpoint is saved, not even at the end (as in verl)"),
+    (CPU, ("trainer.critic_warmup=1",), "is the first step in which the actor learns (as in verl)"),
     (CPU, (f"{R}engine_kwargs.sglang.x=1",), "engine_kwargs.sglang has no effect with name=vllm"),
     (CPU, ("trainer.wandb_proxy=http://p",), "does not name wandb"),
     (CPU, (f"{R}dtype=bfloat16",), "the actor computes in float32, the engine in bfloat16"),
@@ -253,10 +256,10 @@ def test_a_models_file_that_is_none(tmp_path: Path, text: str, said: str) -> Non
 
 def test_what_the_rules_know_of_readers_and_rewards_is_so() -> None:
     from rltrain.data.readers import READERS
-    from rltrain.rewards.spec import CUSTOM, MODEL, OVERLONG
+    from rltrain.rewards.spec import CUSTOM, FAILED, MODEL, OVERLONG
 
     assert set(rules.DATA_SUFFIXES) == set(READERS)
-    assert set(rules.PART_NAMES) == {CUSTOM, MODEL, OVERLONG}
+    assert set(rules.PART_NAMES) == {CUSTOM, MODEL, OVERLONG, FAILED}
 
 
 def test_a_checkpoint_to_go_on_from_may_be_a_relative_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ from rltrain.toy.tokenizer import build_tokenizer
 from rltrain.workers.rollout.protocol import Completion
 
 SAMPLES = [Sample("0-0", 0, prompt_ids=(5, 6, 7)), Sample("0-1", 1, prompt_ids=(8,))]
-COMPLETIONS = [Completion((9,), (-0.5,), "stop"), Completion((10, 11, 12), (-0.1, -0.2, -0.3), "length")]
+COMPLETIONS = [
+    Completion((9,), (-0.5,), "stop", policy_version=7),
+    Completion((10, 11, 12), (-0.1, -0.2, -0.3), "length", policy_version=6),
+]
 
 
 def batch(keep_log_probs: bool = True) -> Batch:
-    return assemble(SAMPLES, COMPLETIONS, build_tokenizer(None), 7, keep_log_probs)
+    return assemble(SAMPLES, COMPLETIONS, build_tokenizer(None), keep_log_probs)
 
 
 def test_prompts_end_and_responses_begin_side_by_side() -> None:
@@ -26,7 +29,7 @@ def test_prompts_end_and_responses_begin_side_by_side() -> None:
     assert made["input_ids"][1, 2:].tolist() == [8, 10, 11, 12]
     assert made["response_mask"].tolist() == [[True, False, False], [True] * 3]
     assert made["truncated"].tolist() == [False, True]
-    assert made["policy_version"].tolist() == [7, 7]
+    assert made["policy_version"].tolist() == [7, 6]
     torch.testing.assert_close(made["rollout_log_probs"], torch.tensor([[-0.5, 0, 0], [-0.1, -0.2, -0.3]]))
 
 

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 import torch
 
+from rltrain.config.schema import RunConfig
 from rltrain.controller.callbacks import StepRecord
-from rltrain.controller.callbacks.audit import Audit, sampled_tokens_hash
+from rltrain.controller.callbacks.audit import Audit, Seldom, sampled_tokens_hash
 from rltrain.controller.reward_manager import RewardManager
 from rltrain.controller.roles import Actor
 from rltrain.controller.train_group import TrainGroup
@@ -54,7 +55,14 @@ def clock() -> Clock:
 @pytest.fixture
 def audit(pool: RewardPool, clock: Clock) -> Audit:
     actor = cast(Actor, type("Actor", (), {"recomputed": {"max_abs_diff": 0.0, "num_tokens": 3.0}})())
-    return Audit(cast(TrainGroup, Ranks()), actor, RewardManager(config(), pool, None, clock), clock)
+    return Audit(
+        cast(TrainGroup, Ranks()), actor, RewardManager(config(), pool, None, clock), clock, asking(audit_freq=1)
+    )
+
+
+def asking(rescore: bool = True, **trainer: Any) -> RunConfig:
+    made = config(**trainer)
+    return made.model_copy(update={"reward_model": made.reward_model.model_copy(update={"rescore": rescore})})
 
 
 def record(audit: Audit, of: Batch, step: int = 3, loss_tokens: float = 6.0) -> dict[str, Any]:
@@ -70,6 +78,40 @@ def test_a_sound_step(audit: Audit) -> None:
     assert "truth_scored" not in found
     assert found["rescored"] == {"uid": "0-0", "sample": 0, "reward": 1.0, "again": 1.0}
     assert found["recomputed"] == {"max_abs_diff": 0.0, "num_tokens": 3.0}
+
+
+def test_no_reward_is_asked_twice_without_being_asked(pool: RewardPool, clock: Clock) -> None:
+    asked: list[Any] = []
+
+    class Counting(RewardManager):
+        def score(self, batch: Batch) -> Any:
+            asked.append(batch)
+            return super().score(batch)
+
+    actor = cast(Actor, type("Actor", (), {"recomputed": {}})())
+    manager = Counting(config(), pool, None, clock)
+    found = record(Audit(cast(TrainGroup, Ranks()), actor, manager, clock, asking(rescore=False)), batch())
+    assert not asked
+    assert "rescored" not in found
+
+
+def test_every_nth_step() -> None:
+    third = Seldom(3)
+    assert [step for step in range(1, 9) if third.is_due(step)] == [1, 4, 7]
+
+
+def test_what_is_dear_takes_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("rltrain.controller.callbacks.audit.time.perf_counter", lambda: now[0])
+    seldom, spent = Seldom(None), 0.0
+    for step in range(1, 1001):
+        now[0] += 10.0
+        if seldom.is_due(step):
+            with seldom.measured():
+                now[0] += 2.0
+                spent += 2.0
+    assert 0.005 < spent / now[0] <= 0.0105
+    assert Seldom(None).is_due(1), "the first step has one, whatever it takes"
 
 
 def test_tokens_that_the_loss_left_out_show(audit: Audit) -> None:

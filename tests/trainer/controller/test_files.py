@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rlcheck.measure.run.samples import read_samples
 from rltrain.controller.callbacks import Callback, Callbacks, StepRecord
 from rltrain.controller.callbacks.metrics_file import MetricsFile
 from rltrain.controller.callbacks.samples import Samples
@@ -93,6 +94,21 @@ def test_samples_come_every_n_steps_with_prompt_answer_and_reward(tmp_path: Path
     assert (first["response"], first["ground_truth"], first["reward"], first["response_length"]) == ("a", "a", 1.0, 3)
     assert (second["ground_truth"], second["reward"], second["response_length"]) == ("b", 0.0, 1)
     assert (first["data_source"], first["policy_version"], first["step"]) == ("toy", 4, 4)
+
+
+def test_rollout_data_dir_has_every_sample_of_every_step_as_verl_writes_them(tmp_path: Path) -> None:
+    samples = Samples()
+    samples.on_run_start(run(tmp_path, rollout_data_dir=str(tmp_path / "all"), num_log_samples=1))
+    for step in (1, 2, 3):
+        samples.on_step_end(StepRecord(step, {}, batch()))
+    assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["1.jsonl", "2.jsonl", "3.jsonl"]
+    rows = list(map(json.loads, (tmp_path / "all" / "2.jsonl").read_text().splitlines()))
+    assert [(r["input"], r["output"], r["gts"], r["score"], r["step"]) for r in rows] == [
+        ("say a", "a", "a", 1.0, 2), ("say a", "a", "b", 0.0, 2), ("say a", "a", "a", 1.0, 2)
+    ]  # fmt: skip
+    read = read_samples(tmp_path / "all")
+    assert [row.reward for row in read if row.step == 3] == [1.0, 0.0, 1.0]
+    assert [p.name for p in (tmp_path / "samples").iterdir()] == ["step_1.jsonl"], "the few are where they were"
 
 
 class FakeWandb(types.ModuleType):

@@ -25,6 +25,7 @@ SMALL = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=3",
     "actor_rollout_ref.rollout.n=4",
     "reward_model.num_processes=1",
+    "reward_model.rescore=true",
     "sft_warmup.steps=20",
     "sft_warmup.batch_size=12",
     "sft_warmup.lr=0.01",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -41,6 +42,15 @@ def test_a_lost_engine_is_started_anew_and_the_run_goes_on(lost_once: Run) -> No
     assert "rollout rank 0" in lost_once.out
     assert [step["step"] for step in lost_once.steps] == [0, 1, 2, 3]
     assert lost_once.record["outcome"] == "finished"
+
+
+def test_training_leaves_the_device_while_it_starts(lost_once: Run) -> None:
+    """The order on the real stack; on a CPU leaving costs nothing, and moves nothing."""
+    said = re.search(
+        r"restarting rollout-0.*models are on the host \(([\d.]+) MiB\).*models are back", lost_once.out, re.DOTALL
+    )
+    assert said is not None, lost_once.out
+    assert float(said[1]) > 0
 
 
 def test_it_is_given_the_weights_of_the_actor(lost_once: Run) -> None:

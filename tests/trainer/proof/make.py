@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
 
-from rlcheck.facts.capsule import Capsule, CapsuleRow, EngineRecord, MicroRecord, MiniRecord, Sampled
+from rlcheck.facts.capsule import Capsule, CapsuleRow, EngineRecord, MicroRecord, MiniRecord, Origin, Sampled
 from rltrain.algos.advantages import compute_advantages
 from rltrain.algos.aggregation import AggNormalizer, aggregate
 from rltrain.algos.kl import kl_penalty
@@ -205,7 +205,7 @@ class _Maker:
             self.weights |= {f"reference/{k}": v.detach().clone() for k, v in self.reference.named_parameters()}
         if plan.critic:
             self.records["critic"] = self._update("critic", self.critic)
-        if plan.step > plan.critic_warmup:
+        if plan.step >= plan.critic_warmup:
             self.records["actor"] = self._update("actor", self.actor)
         else:
             for when in ("before", "after"):
@@ -215,8 +215,15 @@ class _Maker:
     def _engine(self, when: str) -> EngineRecord:
         sums = {name: checksum(tensor) for name, tensor in self.actor.named_parameters()}
         return EngineRecord(
-            engine=0, when=when, dtype="float32", held=self.hook(f"held_{when}", dict(sums)), actor=sums
-        )
+            engine=0, when=when, dtype="float32", held=self.hook(f"held_{when}", dict(sums)), actor=sums,
+            tensors=len(sums), sampling=self.hook("made_of", {"temperature": self.plan.temperature, "min_p": 0.0}),
+        )  # fmt: skip
+
+    def _origin(self, role: str, moment: str) -> Origin:
+        """As the model's files have it: the weights here are right unless a hook says otherwise."""
+        held = {name: t for key, t in self.weights.items() for at, _, name in [key.partition("/")] if at == moment}
+        sums = {name.replace("backbone.", "model."): checksum(t) for name, t in held.items() if "head." not in name}
+        return self.hook(f"origin_{role}", Origin(role, "files", "", "float32", sums))
 
     def _update(self, role: str, model: nn.Module) -> tuple[MiniRecord, ...]:
         plan, total = self.plan, 20
@@ -225,8 +232,10 @@ class _Maker:
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=plan.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=self.hook("decay", 0.01)
         )
-        per_step, warm = plan.minis * plan.epochs, plan.critic_warmup if role == "actor" else 0
-        done = (plan.step - 1 - warm) * per_step
+        per_step, updates = plan.minis * plan.epochs, plan.step - 1
+        if role == "actor":
+            updates -= max(plan.critic_warmup - 1, 0)
+        done = updates * per_step
         if done:  # as after a resume: moments of gradients past
             for _ in range(done):
                 for parameter in model.parameters():
@@ -240,7 +249,7 @@ class _Maker:
             optimizer.state.clear()
         records: list[MiniRecord] = []
         for number, rows in enumerate(self._minis(role, per_step)):
-            fraction = done / max((total - warm) * per_step, 1)
+            fraction = updates / total
             lr = plan.lr * (
                 0.1 + 0.9 * 0.5 * (1 + torch.cos(torch.tensor(torch.pi * fraction, dtype=torch.float64)).item())
             )
@@ -272,9 +281,13 @@ class _Maker:
             for start in range(0, len(share), plan.micro):
                 chosen = share[start : start + plan.micro]
                 terms = self._loss(role, model, number, chosen, normalizer, settings)
+                before = [torch.zeros(()) if p.grad is None else p.grad.clone() for p in model.parameters()]
                 (terms["loss"] * self.hook("rank_factor", lambda _: 1.0)(rank)).backward()
+                added = [p.grad - grad for p, grad in zip(model.parameters(), before, strict=True)]
+                own = plan.ranks * float(torch.cat([grad.flatten() for grad in added]).norm())
+                own = self.hook("rank_norm", lambda _, norm: norm)(rank, own) if plan.ranks > 1 else None
                 recorded = {name: float(self.hook(f"term_{name}", value).detach()) for name, value in terms.items()}
-                micros.append(MicroRecord(rank=rank, rows=tuple(chosen), terms=recorded))
+                micros.append(MicroRecord(rank=rank, rows=tuple(chosen), terms=recorded, grad_norm=own))
         for name, parameter in model.named_parameters():
             parameter.grad = self.hook("gradient", lambda _, g: g)(name, parameter.grad)
             if number == 0:
@@ -359,10 +372,13 @@ class _Maker:
     def _head(self) -> Capsule:
         plan = self.plan
         asked = self.hook("temperature", plan.temperature)
+        roles = {"reference": "reference"}
+        roles |= {"actor": "actor.before", "critic": "critic.before"} if plan.step == 1 else {}
+        origins = [self._origin(role, moment) for role, moment in roles.items()]
         sampled = Sampled(temperature=asked, top_p=1.0, top_k=-1, min_tokens=0, max_tokens=WIDTH)
         return Capsule(schema=1, trainer="rltrain", trainer_version="0", step=plan.step, total_steps=20, seed=plan.seed,
                        world_size=plan.ranks, config=self.config, versions={}, machine={}, rows=plan.prompts * plan.n,
-                       data_rows=DATA_SIZE,
+                       data_rows=DATA_SIZE, origins=tuple(origins),
                        model_config=self.model_config.to_dict(), sampled=sampled, policy_version=plan.step - 1,
                        kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"],
                        critic=self.records["critic"],

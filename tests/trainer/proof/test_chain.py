@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlcheck.facts.capsule import CapsuleRow
+from rlcheck.facts.capsule import CapsuleRow, Origin
 from rlcheck.facts.step import LINKS, CapsuleProof, StepFacts
 from rltrain.proof.plugin import run
 from tests.trainer.proof.make import make
@@ -71,6 +71,12 @@ def without_first(held: dict[str, str]) -> dict[str, str]:
     return {**held, name: held[name][:-1] + ("0" if held[name][-1] != "0" else "1")}
 
 
+def other_file(origin: Origin) -> Origin:
+    """A file that holds one tensor otherwise than the model that was loaded from it."""
+    name = next(name for name in origin.tensors if "mlp" in name)
+    return msgspec.structs.replace(origin, tensors={**origin.tensors, name: "float32[1]:0"})
+
+
 PLAIN, CRITIC = Plan(step=3), Plan(estimator="gae", step=3)
 KL = Plan(step=3, kl_loss="k3", entropy=0.05, ranks=2)
 # name: the link, the plan, hooks, words of a cause
@@ -78,6 +84,18 @@ FAULTS: dict[str, tuple[str, Plan, dict[str, Any], str]] = {
     "prompts of the first step": ("prompts", PLAIN, {"order": lambda order: order[::-1]}, "another order"),
     "a token short": (
         "prompt-ids", PLAIN, {"rows": rows_with(prompt_ids=lambda row: row.prompt_ids[:-1])}, "last token",
+    ),
+    "the engine makes another temperature of it": (
+        "sampling", PLAIN, {"made_of": lambda made: {**made, "temperature": 0.9}}, "",
+    ),
+    "the engine has a setting of its own": ("sampling", PLAIN, {"made_of": lambda made: {**made, "min_p": 0.1}}, ""),
+    "the policy was loaded wrongly": ("start-weights", Plan(), {"origin_actor": other_file}, ""),
+    "the critic was loaded wrongly": (
+        "start-weights", Plan(estimator="gae"), {"origin_critic": other_file}, "",
+    ),
+    "the reference is another model": ("reference-log-probs", KL, {"origin_reference": other_file}, ""),
+    "a pass gives less": (
+        "gradient", KL, {"rank_norm": lambda _: lambda rank, norm: norm * (0.5 if rank else 1)}, "",
     ),
     "one seed for a group": ("sampling", PLAIN, {"rows": rows_with(seed=lambda _: 7)}, "one seed for all"),
     "asked at temperature 0.9": ("sampling", PLAIN, {"temperature": lambda _: 0.9}, ""),

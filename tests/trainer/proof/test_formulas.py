@@ -96,8 +96,12 @@ def test_aggregation_by_hand() -> None:
 
 def test_schedule_by_hand() -> None:
     optim = {"lr": 1.0, "lr_warmup_steps": 2, "lr_warmup_steps_ratio": 0.0, "min_lr_ratio": 0.1}
-    cosine = [formulas.learning_rate({**optim, "lr_scheduler_type": "cosine"}, step, 6) for step in (0, 1, 2, 4, 6, 9)]
-    assert cosine == pytest.approx([0.5, 1.0, 1.0, 0.55, 0.1, 0.1])
+    cosine = [
+        formulas.learning_rate({**optim, "lr_scheduler_type": "cosine"}, update, 6) for update in (0, 1, 2, 4, 6, 9)
+    ]
+    assert cosine == pytest.approx([0.0, 0.5, 1.0, 0.55, 0.1, 0.1])
+    by_ratio = {**optim, "lr_warmup_steps": 0, "lr_warmup_steps_ratio": 0.5, "lr_scheduler_type": "constant"}
+    assert [formulas.learning_rate(by_ratio, update, 5) for update in range(4)] == [0.0, 0.5, 1.0, 1.0]
     assert formulas.learning_rate({**optim, "lr_scheduler_type": "linear"}, 3, 6) == pytest.approx(0.775)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +78,74 @@ def test_what_is_not_there_is_unknown(capsule: Path) -> None:
     links = {link["name"]: link for link in found["capsules"][0]["links"]}
     assert links["old-log-probs"]["status"] == links["gradient"]["status"] == "unknown"
     assert links["rewards"]["status"] == links["advantages"]["status"] == "same"
+
+
+@pytest.mark.parametrize("name", ["capsule.json", "rows.jsonl", "batch.safetensors", "weights.safetensors"])
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(capsule: Path, name: str) -> None:
+    (capsule / name).unlink()
+    os.mkfifo(capsule / name)
+    assert "no regular file" in failure_of(capsule)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_tokenizer_is_not_waited_for(capsule: Path) -> None:
+    (capsule / "tokenizer" / "tokenizer.json").unlink()
+    os.mkfifo(capsule / "tokenizer" / "tokenizer.json")
+    assert links_of(capsule)["prompt-ids"]["status"] == "unknown"
+
+
+def head_with(capsule: Path, **changed: object) -> None:
+    head = json.loads((capsule / "capsule.json").read_bytes())
+    (capsule / "capsule.json").write_text(json.dumps({**head, **changed}))
+
+
+def links_of(capsule: Path) -> dict[str, Any]:
+    found = run({"capsules": [str(capsule)], "checkpoint": None}, lambda _: None)
+    return {link["name"]: link for link in found["capsules"][0]["links"]}
+
+
+@pytest.mark.parametrize(
+    "size", [{"hidden_size": 10**9}, {"num_hidden_layers": 10**9}, {"vocab_size": 10**9}, {"intermediate_size": 10**10}]
+)
+@pytest.mark.timeout(120)
+def test_a_model_larger_than_its_weights_is_not_allocated(capsule: Path, size: dict[str, int]) -> None:
+    config = json.loads((capsule / "capsule.json").read_bytes())["model_config"]
+    head_with(capsule, model_config={**config, **size})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    link = links_of(capsule)["old-log-probs"]
+    assert link["status"] == "unknown"
+    assert "shape" in link["said"] or "asks for" in link["said"], link
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
+
+
+@pytest.mark.timeout(60)
+def test_numbers_that_no_step_has(capsule: Path) -> None:
+    for name in ("world_size", "total_steps", "rows", "step"):
+        before = (capsule / "capsule.json").read_bytes()
+        head_with(capsule, **{name: 10**12})
+        assert failure_of(capsule)
+        (capsule / "capsule.json").write_bytes(before)
+    head_with(capsule, data_rows=10**12)
+    assert "too long to be drawn" in links_of(capsule)["prompts"]["said"]
+
+
+@pytest.mark.timeout(60)
+def test_config_numbers_that_no_step_has(capsule: Path) -> None:
+    config = json.loads((capsule / "capsule.json").read_bytes())["config"]
+    rollout = {**config["actor_rollout_ref"]["rollout"], "n": 10**12}
+    actor = {**config["actor_rollout_ref"]["actor"], "ppo_epochs": 10**12}
+    head_with(capsule, config={**config, "actor_rollout_ref": {**config["actor_rollout_ref"], "rollout": rollout}})
+    assert links_of(capsule)["prompts"]["status"] == "differs"
+    head_with(capsule, config={**config, "actor_rollout_ref": {**config["actor_rollout_ref"], "actor": actor}})
+    assert "too many" in links_of(capsule)["update-rows"]["said"]
+
+
+def test_rows_of_an_update_are_rows_of_the_step(capsule: Path) -> None:
+    head = json.loads((capsule / "capsule.json").read_bytes())
+    head["actor"][0]["micro_batches"][0]["rows"] = [10**6]
+    head_with(capsule, **head)
+    assert "an update has row 1000000" in failure_of(capsule)
 
 
 def test_stages_are_said(capsule: Path) -> None:

@@ -133,6 +133,16 @@ def test_the_best_is_by_validation_among_those_that_were_saved(tmp_path: Path) -
     assert at(info.directory.checkpoints / "global_step_7").controller_state()["best"] == saver.best
 
 
+@pytest.mark.parametrize(("every", "saved"), [(-1, []), (3, [3, 6, 7]), (7, [7]), (100, [7])])
+def test_the_last_step_is_saved_where_any_is(every: int, saved: list[int], tmp_path: Path) -> None:
+    info = run(tmp_path, total_steps=7, save_freq=every)
+    saver = SaveCheckpoints(CheckpointStore(info.directory.checkpoints, None), ranks, dict, Clock())
+    saver.on_run_start(info)
+    for step in range(8):
+        saver.on_step_end(StepRecord(step, {}, None if step == 0 else _any_batch()))
+    assert steps_of(info.directory.checkpoints) == saved
+
+
 def _any_batch() -> Any:
     from tests.trainer.controller.build import batch
 

@@ -61,14 +61,6 @@ def test_wrong_signature(tmp_path: Path) -> None:
     assert "got an unexpected keyword argument 'scale'" in start_error(good, reward_kwargs={"scale": 2})
 
 
-def test_async_function(tmp_path: Path) -> None:
-    path = tmp_path / "reward.py"
-    path.write_text(
-        "async def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1\n"
-    )
-    assert "is async" in start_error(path)
-
-
 def test_a_good_file_with_a_neighbour_and_kwargs(tmp_path: Path) -> None:
     (tmp_path / "rltrain_neighbour.py").write_text("ONE = 1.0\n")
     path = tmp_path / "reward.py"

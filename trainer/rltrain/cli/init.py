@@ -23,13 +23,14 @@ _HEAD = """\
 A run config of rltrain: every key there is. Keys behind a # have their default; remove the # to change one.
 Keys at ??? must be given, here or on the command line:  rltrain run THIS_FILE data.train_files=train.parquet
 A value may refer to another key, as ${trainer.project_name}. Key names are verl's, where verl has the key."""
-# What a first run cannot do without, although the schema lets it be null: a `toy` section would do as well.
+# What a first run cannot do without, although the schema lets it be null (a `toy` section would do as well), or off.
 _GIVEN: dict[str, Any] = {
     "actor_rollout_ref.model.path": "???",
     "actor_rollout_ref.rollout.name": next(iter(ENGINES)),
     "data.train_files": "???",
     "data.val_files": "???",
     "reward_model.rules": [{"kind": "math"}],
+    "trainer.save_freq": 20,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ray import exceptions as ray_errors
@@ -21,6 +22,7 @@ SETTLE_S = 1.0
 """After a failure, how long to look for its cause: a dead rank makes the others fail as well, and they may be first."""
 WORDS_EVERY_S = 15.0
 MAX_WORDS = 160
+MAX_LOGS = 8
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,11 @@ def _store_full(group: Ranks, rank: int, doing: str) -> str:
 
 def _late(waiting: Waiting, owners: dict[Any, tuple[Call, int]], results: dict[Any, Any], deadline_s: float) -> str:
     missing = [call.group.logs[rank] for ref, (call, rank) in owners.items() if ref not in results]
-    return f"{waiting.doing}: no answer within {deadline_s:g} s from {', '.join(waiting.left)}; log: {missing[0]}"
+    return f"{waiting.doing}: no answer within {deadline_s:g} s from {', '.join(waiting.left)}; {_logs(missing)}"
+
+
+def _logs(paths: Sequence[Path]) -> str:
+    return f"log{'s' if len(paths) > 1 else ''}: {', '.join(map(str, paths[:MAX_LOGS]))}"
 
 
 def _names(owners: dict[Any, tuple[Call, int]]) -> list[str]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
 from rlcheck.measure.config.rltrain_keys import must_be_given
-from rltrain.config import messages, names
+from rltrain.config import messages, names, verl_differences
 from rltrain.config.schema import RunConfig
 from rltrain.config.source import Source, read
 from rltrain.core.errors import UserError, first_line
@@ -28,7 +28,7 @@ class Loaded:
 
     config: RunConfig
     notes: tuple[str, ...]
-    """One line each: keys that moved, verl keys that rltrain does not have and that are at verl's default."""
+    """One line each: keys that moved, verl's without effect here, and those that do other than in verl."""
 
 
 def load(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -54,7 +54,7 @@ def load_with_notes(source: str | Path, overrides: Sequence[str] = ()) -> Loaded
         raise UserError(f"{source}: nested deeper than any config; is it one?") from None
     if config is None or flat.problems:
         raise UserError("\n".join(flat.problems))
-    return Loaded(config, tuple(flat.notes))
+    return Loaded(config, (*flat.notes, *verl_differences.met(config, flat.values)))
 
 
 @dataclass

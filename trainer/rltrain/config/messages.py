@@ -122,7 +122,6 @@ def _wrong_value(detail: dict[str, Any], types: Iterable[Any]) -> str:
     types = tuple(types)
     if not types:
         return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, {got}"
-    choices = [str(choice) for part in types if typing.get_origin(part) is Literal for choice in typing.get_args(part)]
-    near = difflib.get_close_matches(str(value), choices, n=1)
     quotes = "; for text, write it in quotes" if str in types and isinstance(value, int | float) else ""
-    return f"expected {expected(types)}, {got}" + (f"; did you mean '{near[0]}'?" if near else quotes)
+    # What is allowed, and no guess: a value that looks alike may be another formula (verl's `k3+`, `token-sum`).
+    return f"expected {expected(types)}, {got}{quotes}"

@@ -13,7 +13,14 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 def notes(config: RunConfig) -> list[str]:
     """One line for each thing in the resolved CONFIG that the user should know of."""
-    return [*_kl(config), *_loss(config), *_sampling(config), *_precision(config), *_placement(config)]
+    return [
+        *_kl(config),
+        *_loss(config),
+        *_sampling(config),
+        *_precision(config),
+        *_placement(config),
+        *_trainer(config),
+    ]
 
 
 def _kl(config: RunConfig) -> Iterator[str]:
@@ -46,8 +53,6 @@ def _sampling(config: RunConfig) -> Iterator[str]:
             f"{_ROLLOUT}.top_p, top_k or min_tokens cut the engine's distribution; the actor's log-probabilities are "
             "of the whole one: training/rollout_probs_diff will not be near 0"
         )
-    if rollout.val_kwargs.temperature > 0 and not rollout.val_kwargs.do_sample:
-        yield f"{_ROLLOUT}.val_kwargs.temperature has no effect with do_sample=false: validation is greedy"
     for engine, arguments in rollout.engine_kwargs.items():
         if arguments and engine != rollout.name:
             yield f"{_ROLLOUT}.engine_kwargs.{engine} has no effect with name={rollout.name}"
@@ -67,6 +72,14 @@ def _precision(config: RunConfig) -> Iterator[str]:
             f"actor_rollout_ref.actor.fsdp_config.model_dtype={parts.actor.fsdp_config.model_dtype}: optimizer steps "
             "smaller than its rounding are lost"
         )
+
+
+def _trainer(config: RunConfig) -> Iterator[str]:
+    trainer = config.trainer
+    if trainer.save_freq < 0:
+        yield "trainer.save_freq=-1: no checkpoint is saved, not even at the end (as in verl); give a number of steps"
+    if trainer.critic_warmup == 1:
+        yield "trainer.critic_warmup=1 has no effect: it is the first step in which the actor learns (as in verl)"
 
 
 def _placement(config: RunConfig) -> Iterator[str]:

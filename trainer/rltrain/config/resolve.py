@@ -25,6 +25,7 @@ from rltrain.config.schema import (
 from rltrain.core.errors import UserError
 
 S = TypeVar("S", bound=Section)
+M = TypeVar("M", bound=ModelConfig)
 Device = Literal["cpu", "cuda"]
 # Samples in one pass where the config names no micro batch: what 24 GB hold for a small model, and what a CPU likes.
 
@@ -67,7 +68,7 @@ def resolve(config: RunConfig, machine: Machine) -> RunConfig:
             rollout=_rollout(config, actor, device, trainer),
         ),
         critic=_critic(config, actor, model, device),
-        reward_model=_reward_model(config.reward_model, device),
+        reward_model=_reward_model(config, device),
         custom_reward_function=_with(config.custom_reward_function, path=_path(config.custom_reward_function.path)),
         data=_data(config.data, trainer.seed),
         sft_warmup=_with(config.sft_warmup, files=_files(config.sft_warmup.files)),
@@ -155,15 +156,21 @@ def _critic(config: RunConfig, actor: ActorConfig, model: ModelConfig, device: D
             trust_remote_code=model.trust_remote_code,
             override_config={**model.override_config, **own.override_config},
         )
+    if own.use_remove_padding is None:
+        own = _with(own, use_remove_padding=model.use_remove_padding)
     inherited = ("ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu")
-    values = critic.model_dump(include={*inherited, "ppo_epochs", "shuffle"})
+    values = critic.model_dump(include={*inherited, "ppo_epochs", "shuffle", "loss_agg_mode"})
     filled = {key: getattr(actor, key) if value is None else value for key, value in values.items()}
     enable = has_need(config.algorithm.adv_estimator, "critic") if critic.enable is None else critic.enable
     return _with(critic, enable=enable, model=own, fsdp_config=_fsdp(critic.fsdp_config, device), **filled)
 
 
-def _reward_model(reward: RewardModelConfig, device: Device) -> RewardModelConfig:
-    return _with(reward, model=_model(reward.model), fsdp_config=_fsdp(reward.fsdp_config, device))
+def _reward_model(config: RunConfig, device: Device) -> RewardModelConfig:
+    reward, rescore = config.reward_model, config.reward_model.rescore
+    if rescore is None:
+        asks = config.custom_reward_function.path is not None or reward.enable
+        rescore = not asks and all(rule.kind != "math" for rule in reward.rules)
+    return _with(reward, model=_model(reward.model), fsdp_config=_fsdp(reward.fsdp_config, device), rescore=rescore)
 
 
 def _data(data: DataConfig, seed: int) -> DataConfig:
@@ -175,7 +182,7 @@ def _data(data: DataConfig, seed: int) -> DataConfig:
     )
 
 
-def _model(model: ModelConfig) -> ModelConfig:
+def _model(model: M) -> M:
     tokenizer = model.tokenizer_path or model.path
     return _with(
         model,

@@ -29,7 +29,7 @@ _RESUME_MODES = ("auto", "disable", "resume_path")
 # Files with rows that rltrain.data reads.
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 # What rltrain.rewards calls the parts of a reward that are no rules.
-PART_NAMES = ("custom", "model", "overlong")
+PART_NAMES = ("custom", "model", "overlong", "failed")
 
 
 def check(config: RunConfig) -> None:
@@ -97,8 +97,7 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
         yield "trainer.critic_warmup: there is no critic to warm up; set it to 0"
     if algorithm.filter_groups.enable and n < 2:
         yield "algorithm.filter_groups.enable: groups of one sample have equal rewards; raise rollout.n"
-    if algorithm.filter_groups.enable and algorithm.filter_groups.metric == "reward" and algorithm.use_kl_in_reward:
-        yield "algorithm.filter_groups.metric: groups are filtered before KL is taken off; set metric=score"
+    yield from _filter_metric(config)
     correction = algorithm.rollout_correction
     needs = [name for name in ("rollout_is", "bypass_mode") if getattr(correction, name)]
     if needs and not config.actor_rollout_ref.rollout.calculate_log_probs:
@@ -108,6 +107,21 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
             "algorithm.rollout_correction.rollout_is: with bypass_mode the engine's log-probabilities are the old "
             "policy's, so every weight is 1; choose one of the two"
         )
+    rollout = config.actor_rollout_ref.rollout
+    if correction.bypass_mode and (rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_tokens > 0):
+        yield (
+            f"algorithm.rollout_correction.bypass_mode: {ROLLOUT}.top_p, top_k or min_tokens cut the distribution that "
+            "the engine's log-probabilities are of, the actor's are of the whole one, so that ratios would be wrong; "
+            "set top_p=1, top_k=-1, min_tokens=0, or bypass_mode=false"
+        )
+
+
+def _filter_metric(config: RunConfig) -> Iterator[str]:
+    metric, custom = config.algorithm.filter_groups.metric, config.custom_reward_function.path is not None
+    known = ["acc", "score", *(rule.name or rule.kind for rule in config.reward_model.rules)]
+    known += ["custom"] * custom + ["model"] * config.reward_model.enable
+    if config.algorithm.filter_groups.enable and metric not in known and not (custom and metric.startswith("custom/")):
+        yield f"algorithm.filter_groups.metric: '{metric}' is no part of the reward; choose one of {', '.join(known)}"
 
 
 def _rollout(config: RunConfig) -> Iterator[str]:

@@ -19,7 +19,6 @@ def assemble(
     samples: Sequence[Sample],
     completions: Sequence[Completion],
     tokenizer: PreTrainedTokenizerBase,
-    policy_version: int,
     keep_log_probs: bool = True,
 ) -> Batch:
     """One batch: prompts padded on the left, responses on the right, to the longest of each.
@@ -28,7 +27,6 @@ def assemble(
         samples: the prompts, one row each (with `prompt_ids`).
         completions: what the engine answered, in the same order.
         tokenizer: decodes the responses.
-        policy_version: of the weights that generated.
         keep_log_probs: give the batch the engine's log-probabilities, as `rollout_log_probs`.
     """
     pad = cast(int, tokenizer.pad_token_id)
@@ -50,7 +48,7 @@ def assemble(
             "response_mask": response_mask,
             "rollout_log_probs": log_probs,
             "truncated": torch.tensor([c.finish_reason == "length" for c in completions]),
-            "policy_version": torch.full((len(samples),), policy_version, dtype=torch.int64),
+            "policy_version": torch.tensor([c.policy_version for c in completions], dtype=torch.int64),
             **of_engine(completions),
         },
     )

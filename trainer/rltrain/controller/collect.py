@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import torch
+
 from rltrain.algos.filter_groups import filter_groups
 from rltrain.config.estimators import has_need
 from rltrain.config.schema import RunConfig
 from rltrain.controller.algorithm import group_ids
+from rltrain.controller.filter_metric import filter_metric
 from rltrain.controller.reward_manager import RewardManager
 from rltrain.controller.rollout import Rollout, greedy_sampling, train_sampling
 from rltrain.core.batch import Batch, concatenate
@@ -35,7 +38,7 @@ class Collector:
         """`data.train_batch_size` prompts times `rollout.n` samples, generated and scored.
 
         Raises:
-            RunFailure: dynamic sampling found too few groups whose rewards differ.
+            RunFailure: dynamic sampling found too few groups whose metric differs.
         """
         batch, metrics = self._generate_and_score(step, rows)
         if not self._config.algorithm.filter_groups.enable:
@@ -60,24 +63,27 @@ class Collector:
 
     def _until_full(self, step: int, batch: Batch, metrics: Metrics) -> tuple[Batch, Metrics]:
         wanted = self._config.data.train_batch_size * self._config.actor_rollout_ref.rollout.n
-        limit = self._config.algorithm.filter_groups.max_num_gen_batches
+        settings = self._config.algorithm.filter_groups
+        limit = settings.max_num_gen_batches
         kept, seen = self._varied(batch), [batch]
         while len(kept) < wanted:
             if limit and len(seen) >= limit:
                 raise RunFailure(
                     f"step {step}: after {len(seen)} rounds of generation only {len(kept)} of {wanted} samples lie in "
-                    "groups whose rewards differ; raise algorithm.filter_groups.max_num_gen_batches, or take easier "
-                    "or harder data"
+                    f"groups whose '{settings.metric}' differs; raise algorithm.filter_groups.max_num_gen_batches, or "
+                    "take easier or harder data"
                 )
-            more, metrics = self._generate_and_score(step, self._more_prompts())
+            more, found = self._generate_and_score(step, self._more_prompts())
+            # Means by source are taken again over all rounds; what else there is are counts.
+            metrics = {**metrics, **{name: metrics.get(name, 0.0) + value for name, value in found.items()}}
             kept = concatenate([kept, self._varied(more)])
             seen.append(more)
         metrics |= _statistics(seen) | {"train/num_gen_batches": float(len(seen))}
         return kept.select(range(wanted)), metrics
 
     def _varied(self, batch: Batch) -> Batch:
-        rewards = batch["token_level_scores"].sum(-1)
-        return batch.select(filter_groups(rewards, group_ids(batch)))
+        metric = torch.tensor(filter_metric(batch.samples, self._config), dtype=torch.float64)
+        return batch.select(filter_groups(metric, group_ids(batch)))
 
 
 def _statistics(rounds: Sequence[Batch]) -> Metrics:

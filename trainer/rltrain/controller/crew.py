@@ -74,7 +74,7 @@ def start_crew(
             runtime,
             train_worker,
             placement.train,
-            _train_args(config, placement, runtime),
+            train_args(config, placement, runtime),
             deadline_s=START_S,
             environ=rank_environ(config, os.environ),
         )
@@ -138,7 +138,8 @@ def _load(
     return {"training": training, "engines": loaded}
 
 
-def _train_args(config: RunConfig, placement: Placement, runtime: Runtime) -> list[tuple[RunConfig, RankInfo]]:
+def train_args(config: RunConfig, placement: Placement, runtime: Runtime) -> list[tuple[RunConfig, RankInfo]]:
+    """What each training rank is made with."""
     address, port = runtime.rendezvous(placement.train[0].node)
     on_gpu = config.trainer.device == "cuda"
     return [

@@ -64,6 +64,10 @@ class EngineGroup:
         """
         return self._call("checksums", names, doing="reading weights back from engines")
 
+    def sampled(self, sampling: Sampling) -> list[dict[str, Any]]:
+        """What each engine made of SAMPLING when it was last asked for it, by the engine's own names."""
+        return self._call("sampled", sampling, doing="asking how engines sampled")
+
     def wake(self, tag: WakeTag) -> None:
         """Bring back what TAG names."""
         if self._sleeps:
@@ -126,11 +130,18 @@ class EngineGroup:
         ]
 
     def _revive(self, ranks: Sequence[int]) -> None:
+        """Start engines again on devices that training has left: an engine takes its share of all memory."""
         deadline_s = self._settings.start_timeout_s
+        parked = self._train_group.park()
+        if parked is not None:
+            self._runtime.say(f"the training ranks' models are on the host ({parked / 2**20:.1f} MiB) meanwhile")
         for rank in ranks:
             self.workers.restart(rank, deadline_s=deadline_s)
             call = self.workers.begin("start", [()], ranks=[rank])
             gather(self._runtime, [call], deadline_s, f"loading {self.workers.name(rank)} again")
+        self._train_group.unpark()
+        if parked is not None:
+            self._runtime.say("the training ranks' models are back")
         self._connected, self.policy_version = False, NO_WEIGHTS
 
     def _call(self, method: str, *args: Any, doing: str) -> list[Any]:

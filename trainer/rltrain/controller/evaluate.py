@@ -41,7 +41,7 @@ class Evaluator:
             rewards = self._reward_manager.rewards(answered)
             metrics = {"val/reward/mean": _mean(rewards), "val/reward/std": _std(rewards)}
             metrics |= self._by_source(answered, rewards)
-            if len(self._rows) > 1:
+            if len(self._rows) > 1 and self._config.reward_model.rescore:
                 metrics["val/reward/shuffled"] = self._shuffled(answered)
                 metrics["val/reward/best_constant"] = self._best_constant()
             return metrics
@@ -91,7 +91,7 @@ class Evaluator:
 
 
 class Validation(Callback):
-    """Evaluates before training, every `trainer.test_freq` steps, and after the last one."""
+    """Evaluates before training, and every `trainer.test_freq` steps and after the last one."""
 
     def __init__(self, evaluator: Evaluator, clock: Clock) -> None:
         self._evaluator, self._clock = evaluator, clock
@@ -106,8 +106,8 @@ class Validation(Callback):
 
     def on_step_end(self, record: StepRecord) -> None:
         """Add validation metrics, if it is the step's turn."""
-        due = self._frequency > 0 and record.step > 0 and record.step % self._frequency == 0
-        if due or (record.before_training and self._before) or record.step == self._last_step:
+        due = self._frequency > 0 and (record.step % self._frequency == 0 or record.step == self._last_step)
+        if self._before if record.before_training else due:
             record.metrics.update(self._evaluator.evaluate() | self._clock.taken())
 
 

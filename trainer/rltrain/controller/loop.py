@@ -61,12 +61,11 @@ class Loop:
         """
         for step, rows in prompts:
             self._callbacks.on_step_begin(step)
-            with self._clock.stage("step"):
-                batch, metrics = self.experience(step, rows)
+            self._clock.announce("step")
+            batch, metrics = self.experience(step, rows)
             with self._unbroken():
-                with self._clock.stage("step"):
-                    metrics |= self.learn(step, batch)
-                metrics |= measure(step, batch, self._clock.taken(), self._config)
+                metrics |= self.learn(step, batch)
+                metrics |= measure(step, batch, self._config) | self._clock.taken()
                 self._callbacks.on_step_end(StepRecord(step, metrics, batch))
 
     def experience(self, step: int, rows: list[Row]) -> tuple[Batch, Metrics]:
@@ -82,10 +81,10 @@ class Loop:
         return batch, metrics | found
 
     def learn(self, step: int, batch: Batch) -> Metrics:
-        """Update the critic, and the actor once the critic is warm."""
+        """Update the critic, and from step `trainer.critic_warmup` on the actor (as verl counts)."""
         metrics: Metrics = {"training/global_step": float(step)}
         if self._roles.critic is not None:
             metrics |= self._roles.critic.update(step, batch)
-        if step > self._roles.critic_warmup:
+        if step >= self._roles.critic_warmup:
             metrics |= self._roles.actor.update(step, batch)
         return metrics

@@ -15,6 +15,7 @@ from rltrain.core.tensors import floats
 from rltrain.rewards.combine import combine
 from rltrain.rewards.pool import RewardPool
 from rltrain.rewards.request import RewardRequest, RewardResult
+from rltrain.rewards.spec import FAILED
 
 ModelScores = Callable[[Sequence[Sample]], tuple[Sequence[float], int]]
 """Scores of the reward model, one for each sample, and how many conversations were cut to fit."""
@@ -38,12 +39,16 @@ class RewardManager:
         Raises:
             UserError: a reward raised, hung or gave no number; the message names the sample.
         """
-        self._num_truncated = 0
+        self._num_truncated, tried = 0, self._pool.num_retries
         with self._clock.stage("reward"):
             results = self._with_length(batch, self.results(batch.samples))
             scores, metrics = combine(results, batch.samples, batch["response_mask"])
             if self._model_scores is not None:
                 metrics["reward/model_truncated"] = float(self._num_truncated)
+            if retries := self._pool.num_retries - tried:
+                metrics["reward/retries"] = float(retries)
+            if self._config.reward_model.default_score is not None:
+                metrics["reward/failed"] = float(sum(FAILED in result.parts for result in results))
             samples = [replace(s, reward_parts=r.parts) for s, r in zip(batch.samples, results, strict=True)]
             return batch.with_fields({"token_level_scores": scores}).with_samples(samples), metrics
 

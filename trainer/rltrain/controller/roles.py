@@ -6,7 +6,7 @@ Each deals the rows to the training ranks, calls the same method on all of them 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from rltrain.config.schema import RunConfig
+from rltrain.controller.audited import choose, places
 from rltrain.controller.reward_manager import request
 from rltrain.controller.train_group import STALL_REPORT_S, TrainGroup
 from rltrain.core.batch import Batch, Sample
 from rltrain.core.clock import Clock
 from rltrain.core.metrics import Metrics
 from rltrain.rewards.model import conversation
+from rltrain.workers.fsdp.micro import MicroSize, row_lengths
+from rltrain.workers.fsdp.rank import derive_seed
 from rltrain.workers.fsdp.split import actor_minis, critic_minis, shards
 
 FORWARD_FIELDS = ("input_ids", "attention_mask", "position_ids", "responses", "response_mask")
@@ -49,8 +52,8 @@ class Role:
 class Actor(Role):
     """The policy that learns."""
 
-    recomputed: Mapping[str, float] = MappingProxyType({})
-    """For the audit: how far log-probabilities of this step's first rows moved when each was read alone."""
+    recomputed: Mapping[str, object] = MappingProxyType({})
+    """For the audit: how far log-probabilities of some of this step's rows moved when each was read alone."""
 
     def log_probs(self, batch: Batch) -> Batch:
         """BATCH with `old_log_probs` and `entropys` under the weights that generated it."""
@@ -62,26 +65,37 @@ class Actor(Role):
                 self.recomputed = self._recompute(batch)
             return batch
 
-    def _recompute(self, batch: Batch) -> dict[str, float]:
+    def _recompute(self, batch: Batch) -> dict[str, object]:
         """One row for each rank again, alone in its micro batch: shows a fault in packing that no curve shows."""
-        rows = batch.only((*FORWARD_FIELDS, "old_log_probs")).bare()
-        count = len(self._ranks.slots)
+        rows, config = batch.only((*FORWARD_FIELDS, "old_log_probs")).bare(), self._config
+        read = places(
+            row_lengths(rows), len(self._ranks.slots), MicroSize.of_log_probs(config), config.trainer.balance_batch
+        )
+        chosen = choose(read, derive_seed(config.trainer.seed, "audit", batch.samples[0].uid))
         # Copies: what is sent of a view is the whole tensor behind it.
-        parts = [{name: field[rank : rank + 1].clone() for name, field in rows.items()} for rank in range(count)]
+        parts = [{name: field[one.row : one.row + 1].clone() for name, field in rows.items()} for one in chosen]
         answers: list[dict[str, float]] = self._each("recompute_log_probs", parts, "recomputing one micro batch")
         tokens = sum(answer["num_tokens"] for answer in answers)
-        return {"max_abs_diff": answers[0]["max_abs_diff"], "num_tokens": tokens}
+        where = [asdict(one) for one in chosen]
+        return {"max_abs_diff": answers[0]["max_abs_diff"], "num_tokens": tokens, "rows": where}
 
     def update(self, step: int, batch: Batch) -> Metrics:
         """Learn from BATCH; metrics of all ranks together."""
         with self._clock.stage("update_actor"):
-            minis = actor_minis(batch.bare(), self._config, step, len(self._ranks.slots))
+            minis = actor_minis(learnt_from(batch, self._config).bare(), self._config, step, len(self._ranks.slots))
             metrics: Metrics = self._each("update_actor", minis, "the actor's update")[0]
             if self._config.algorithm.rollout_correction.bypass_mode:  # no pass before the update has read it
                 metrics["actor/entropy"] = metrics["actor/entropy_loss"]
                 del metrics["actor/log_ratio_before_step"]  # of two programs, not of one policy before its step
             self._train_group.policy_version = step
             return metrics
+
+
+def learnt_from(batch: Batch, config: RunConfig) -> Batch:
+    """BATCH with the `response_mask` of the loss: answers that were cut count nowhere, if CONFIG says so."""
+    if not config.algorithm.mask_truncated_completions:
+        return batch
+    return batch.with_fields({"response_mask": batch["response_mask"] & ~batch["truncated"][:, None]})
 
 
 class Reference(Role):
@@ -104,7 +118,7 @@ class Critic(Role):
     def update(self, step: int, batch: Batch) -> Metrics:
         """Learn from BATCH; metrics of all ranks together."""
         with self._clock.stage("update_critic"):
-            minis = critic_minis(batch.bare(), self._config, step, len(self._ranks.slots))
+            minis = critic_minis(learnt_from(batch, self._config).bare(), self._config, step, len(self._ranks.slots))
             return self._each("update_critic", minis, "the critic's update")[0]
 
 
@@ -116,6 +130,7 @@ class Roles:
     reference: Reference | None
     critic: Critic | None
     critic_warmup: int
+    """The first step in which the actor learns."""
 
 
 def make_roles(train_group: TrainGroup, config: RunConfig, clock: Clock) -> Roles:

@@ -79,8 +79,7 @@ class Rollout:
             completions = self._engine_group.generate(requests, sampling)
             if self.witness is not None:
                 self.witness.generated(samples, requests, sampling, completions)
-            keep = self._config.actor_rollout_ref.rollout.calculate_log_probs
-            return assemble(samples, completions, self._tokenizer, self._engine_group.policy_version, keep)
+            return assemble(samples, completions, self._tokenizer, sampling.log_probs)
 
 
 def train_sampling(config: RunConfig) -> Sampling:
@@ -95,6 +94,7 @@ def train_sampling(config: RunConfig) -> Sampling:
         stop=rollout.stop,
         stop_token_ids=rollout.stop_token_ids,
         ignore_eos=rollout.ignore_eos,
+        log_probs=rollout.calculate_log_probs,
     )
 
 

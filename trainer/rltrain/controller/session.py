@@ -22,6 +22,7 @@ from rltrain.controller.callbacks.console import LiveConsole, PlainConsole
 from rltrain.controller.callbacks.memory import Memory
 from rltrain.controller.callbacks.metrics_file import MetricsFile
 from rltrain.controller.callbacks.samples import Samples
+from rltrain.controller.callbacks.step_time import StepTime
 from rltrain.controller.callbacks.tensorboard import TensorBoard
 from rltrain.controller.callbacks.wandb import Wandb, require_wandb
 from rltrain.controller.collect import Collector
@@ -175,8 +176,8 @@ class Session:
         self.clock.listen(memory.stage)
         members.append(memory)
         if config.trainer.audit:
-            members.append(Audit(crew.train_group, roles.actor, reward_manager, self.clock))
-        members += [MetricsFile(), Samples()]
+            members.append(Audit(crew.train_group, roles.actor, reward_manager, self.clock, config))
+        members += [StepTime(self.clock), MetricsFile(), Samples()]
         if "tensorboard" in config.trainer.logger:
             members.append(TensorBoard())
         if "wandb" in config.trainer.logger:
@@ -185,7 +186,8 @@ class Session:
         if "console" in config.trainer.logger:
             members.append(self._shown(crew, console))
         # The last: what it asks of the engines may end the run, and the step's records are written by then.
-        members.append(Capsules(self.prepared, crew, reward_manager, self.clock, self.stages.say))
+        resumed = self.position.checkpoint.path if self.position.checkpoint else None
+        members.append(Capsules(self.prepared, crew, reward_manager, self.clock, self.stages.say, resumed))
         return members
 
     def _shown(self, crew: Crew, console: Console) -> Callback:
@@ -205,6 +207,9 @@ class Session:
         """Save the last finished step, unless it is saved already; no second signal is waited for in between."""
         step = self.position.step
         if step in (0, saver.saved_step) or (self.position.checkpoint and self.position.checkpoint.step == step):
+            return
+        if self.config.trainer.save_freq < 0:
+            self.stages.say(f"step {step} is not saved: trainer.save_freq=-1")
             return
         self.stages.say(f"saving step {step}")
         with self.runtime.waits.shielded():

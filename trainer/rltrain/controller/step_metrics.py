@@ -12,13 +12,10 @@ from rltrain.core.batch import Batch
 from rltrain.core.metrics import Metrics
 
 
-def measure(step: int, batch: Batch, timing: Metrics, config: RunConfig) -> Metrics:
-    """Metrics of STEP and its finished BATCH, with TIMING (`timing_s/*`) and the speed that follows from it.
-
-    `perf/throughput` is tokens (prompts and responses) per second and training rank, as in verl.
-    """
+def measure(step: int, batch: Batch, config: RunConfig) -> Metrics:
+    """Metrics of STEP and its finished BATCH."""
     data = config.data
-    metrics = data_metrics(batch.bare(), data.max_prompt_length, data.max_response_length) | timing
+    metrics = data_metrics(batch.bare(), data.max_prompt_length, data.max_response_length)
     mask = batch["response_mask"]
     # With bypass_mode both are the engine's: a difference of 0 would say nothing.
     bypass = config.algorithm.rollout_correction.bypass_mode
@@ -33,11 +30,7 @@ def measure(step: int, batch: Batch, timing: Metrics, config: RunConfig) -> Metr
         actor = config.actor_rollout_ref.actor
         normalizer = AggNormalizer.of(mask, actor.loss_scale_factor or float(data.max_response_length))
         metrics["actor/entropy"] = float(aggregate(batch["entropys"], mask, actor.loss_agg_mode, normalizer))
-    num_ranks = config.trainer.nnodes * (config.trainer.n_gpus_per_node or 1)
-    tokens = float(batch["attention_mask"].sum())
-    metrics["perf/total_num_tokens"] = tokens
-    metrics["perf/time_per_step"] = timing["timing_s/step"]
-    metrics["perf/throughput"] = tokens / (timing["timing_s/step"] * num_ranks)
+    metrics["perf/total_num_tokens"] = float(batch["attention_mask"].sum())
     return metrics
 
 
@@ -59,7 +52,7 @@ def _reference_kl(batch: Batch) -> Metrics:
 
 def _staleness(step: int, batch: Batch, config: RunConfig) -> Metrics:
     """Steps between the weights that sampled and those that the update began with; 0: on policy."""
-    before = step - 1 if step - 1 > config.trainer.critic_warmup else 0
+    before = step - 1 if step - 1 >= config.trainer.critic_warmup else 0
     behind = (before - batch["policy_version"]).clamp(min=0)
     return {
         "training/policy_staleness/mean": float(behind.double().mean()),

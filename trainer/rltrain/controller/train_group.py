@@ -51,6 +51,17 @@ class TrainGroup:
         if self._config.trainer.device == "cuda" and self._config.actor_rollout_ref.hybrid_engine:
             self.call("free_cache", doing="freeing memory for the engine")
 
+    def park(self) -> int | None:
+        """Where an engine shares the ranks' devices, move all models to the host; bytes there. None: it does not."""
+        if not self._config.actor_rollout_ref.hybrid_engine:
+            return None
+        return sum(self.call("park", doing="moving the models off the devices"))
+
+    def unpark(self) -> None:
+        """Undo `park`."""
+        if self._config.actor_rollout_ref.hybrid_engine:
+            self.call("unpark", doing="moving the models back to the devices")
+
     def parameter_hashes(self) -> list[str]:
         """Of the actor's shards, by rank."""
         return self.call("parameter_hash", doing="hashing the parameters")

@@ -15,12 +15,13 @@ Key = tuple[str, int]
 
 @dataclass
 class Witness:
-    """One step. What greedy baselines ask for the same samples comes second, and is not kept."""
+    """One step. What greedy baselines ask for the same samples comes second: of it the texts alone are kept."""
 
     sampling: Sampling | None = None
     requests: dict[Key, Request] = field(default_factory=dict[Key, Request])
     completions: dict[Key, Completion] = field(default_factory=dict[Key, Completion])
     texts: dict[Key, str] = field(default_factory=dict[Key, str])
+    baselines: dict[Key, str] = field(default_factory=dict[Key, str])
 
     def generated(
         self, samples: Sequence[Sample], requests: Sequence[Request], sampling: Sampling, answers: Sequence[Completion]
@@ -36,4 +37,6 @@ class Witness:
     def scored(self, requests: Sequence[RewardRequest]) -> None:
         """The rewards were asked REQUESTS."""
         for request in requests:
-            self.texts.setdefault((request.uid, request.sample), request.solution_str)
+            key = (request.uid, request.sample)
+            texts = self.baselines if key in self.texts else self.texts
+            texts.setdefault(key, request.solution_str)

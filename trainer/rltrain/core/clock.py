@@ -13,16 +13,26 @@ class Clock:
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self._lap_began = time.perf_counter()
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Call LISTENER with a stage's name when it begins."""
         self._listeners.append(listener)
 
+    def announce(self, name: str) -> None:
+        """Tell the listeners that NAME begins, and count nothing."""
+        for listener in self._listeners:
+            listener(name)
+
+    def lap(self) -> float:
+        """Seconds since the last call, or since the clock was made: nothing falls between two laps."""
+        began, self._lap_began = self._lap_began, time.perf_counter()
+        return self._lap_began - began
+
     @contextmanager
     def stage(self, name: str) -> Generator[None]:
         """Count the time of the block as `timing_s/NAME`; blocks may nest."""
-        for listener in self._listeners:
-            listener(name)
+        self.announce(name)
         begin = time.perf_counter()
         try:
             yield

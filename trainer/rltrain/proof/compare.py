@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,17 +34,39 @@ def same(name: str, compared: int, said: str = "") -> Link:
     return Link(name=name, status="same", said=said, compared=compared)
 
 
+def absent(name: str, said: str) -> Link:
+    """A link that this step has not: SAID why."""
+    return Link(name=name, status="absent", said=said)
+
+
 def differs(name: str, said: str, compared: int, where: Iterable[str] = (), causes: Iterable[str] = ()) -> Link:
     """A link with a difference of things that are no numbers: ids, texts, names."""
     places = tuple(where)[:_MOST_PLACES]
     return Link(name=name, status="differs", said=said, compared=compared, where=places, causes=tuple(causes))
 
 
+def each(name: str, what: Iterable[tuple[str, Callable[[], Link]]]) -> Link:
+    """The links of parts, each by its words: one that cannot be recomputed hides no other.
+
+    Raises:
+        Unknown: none can be.
+    """
+    links: list[Link] = []
+    for words, make in what:
+        try:
+            links.append(make())
+        except Unknown as error:
+            links.append(Link(name=name, status="unknown", said=f"{words}: {error}"))
+    if not links:
+        raise Unknown("nothing was kept of it")
+    return mixed(name, links)
+
+
 def mixed(name: str, links: Sequence[Link]) -> Link:
     """LINKS that are parts of one, in order: the first that differs, or all together."""
-    rank = {"differs": 2, "unknown": 1, "same": 0}
+    rank = {"differs": 3, "unknown": 2, "same": 1, "absent": 0}
     worst = max(links, key=lambda link: rank[link.status])
-    status: Literal["same", "differs", "unknown"] = worst.status
+    status: Literal["same", "differs", "unknown", "absent"] = worst.status
     if status == "unknown" and any(link.status == "same" and link.compared for link in links):
         status = "same"
     number = max((link for link in links if link.bound), key=lambda link: (link.largest or 0) / (link.bound or 1),
@@ -126,8 +148,8 @@ def judged(
             said = f"{bad} of {compared} {what} are not finite, in the capsule or by the reference"
     return Link(
         name=name,
-        status="differs" if count else "same",
-        said=said,
+        status="differs" if count else "same" if compared else "unknown",
+        said=said if compared else f"no {what} were kept",
         compared=compared,
         largest=finite,
         bound=bound,

@@ -185,15 +185,15 @@ def aggregate(terms: Tensor, mask: Tensor, mode: str, tokens: int, rows: int, sc
     return sums.sum() / (max(rows, 1) * (scale if mode == "seq-mean-token-sum-norm" else 1.0))
 
 
-def learning_rate(settings: Config, step: int, total: int) -> float:
-    """Linear warm-up, then constant, linear or cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5) down
-    to `min_lr_ratio` of the peak. STEP counts optimizer steps from 0; the first has 1 / warm-up of the peak.
+def learning_rate(settings: Config, update: int, total: int) -> float:
+    """Linear warm-up from 0, then constant, linear or cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5)
+    down to `min_lr_ratio` of the peak. UPDATE counts a role's updates, one an iteration, from 0; TOTAL: iterations.
     """
     peak, floor, warm = float(settings["lr"]), float(settings["min_lr_ratio"]), int(settings["lr_warmup_steps"])
-    warm = warm if warm >= 0 else round(float(settings["lr_warmup_steps_ratio"]) * total)
-    if step < warm:
-        return peak * (step + 1) / warm
-    along = min(max((step - warm) / max(total - warm, 1), 0.0), 1.0)
+    warm = warm if warm > 0 else math.floor(float(settings["lr_warmup_steps_ratio"]) * total)
+    if update < warm:
+        return peak * update / warm
+    along = min((update - warm) / max(total - warm, 1), 1.0)
     shape = {"constant": 1.0, "linear": 1 - along, "cosine": (1 + math.cos(math.pi * along)) / 2}
     kind = settings["lr_scheduler_type"]
     return peak if kind == "constant" else peak * (floor + (1 - floor) * shape[kind])

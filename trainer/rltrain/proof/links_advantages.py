@@ -15,22 +15,28 @@ from rltrain.proof import compare, formulas
 from rltrain.proof.compare import EPS, Numbers, Unknown
 from rltrain.proof.reference import Reference
 
+_BY_PROMPT = ("grpo", "rloo", "remax")
+"""Estimators that compare the answers to one prompt, and nothing else."""
 Formula = Callable[[torch.dtype, Mapping[str, Any]], Tensor]
 
 
 def advantages(ref: Reference) -> Link:
     """Everything that `algorithm.*` makes of recorded scores, log-probabilities and values."""
     case, settings = ref.case, ref.case.config("algorithm")
-    if case.head.kept_rows is not None:
-        raise Unknown(f"the capsule keeps {len(case.rows)} of {case.head.rows} rows, and statistics are of all")
     links: list[Link] = []
+    few = f"the capsule keeps {len(case.rows)} of {case.head.rows} rows, and statistics are of all"
     if "token_level_rewards" in case.batch and "token_level_scores" in case.batch:
         links.append(_token_rewards(ref, settings))
     if case.config("algorithm.rollout_correction.rollout_is") is not None or "rollout_is_weights" in case.batch:
-        links.append(_weights(ref, settings["rollout_correction"]))
+        if case.head.kept_rows is not None and settings["rollout_correction"].get("rollout_is_batch_normalize"):
+            links.append(Link(name="advantages", status="unknown", said=few))
+        else:
+            links.append(_weights(ref, settings["rollout_correction"]))
     needed = {"gae": "values", "remax": "reward_baselines"}.get(settings["adv_estimator"], "token_level_rewards")
     if missing := [name for name in ("advantages", "token_level_rewards", needed) if name not in case.batch]:
         raise Unknown(f"the capsule has no {missing[0]}")
+    if case.head.kept_rows is not None and settings["adv_estimator"] not in _BY_PROMPT:
+        return compare.mixed("advantages", [*links, Link(name="advantages", status="unknown", said=few)])
     for which, field in ((1, "returns"), (0, "advantages")):
         if field in case.batch:
             links.append(_estimated(ref, settings, which, field))
@@ -150,6 +156,8 @@ def _token_rewards(ref: Reference, settings: Mapping[str, Any]) -> Link:
         known = float(settings["kl_ctrl"]["kl_coef"]) if fixed or case.head.step == 1 else case.head.kl_coef
         if known is None:
             raise Unknown("the capsule does not say the coefficient of KL in the reward")
+        if not fixed and (said := _out_of_reach(ref, settings["kl_ctrl"], float(known))):
+            return compare.differs("advantages", said, 1)
         coef = float(known)
 
     def wanted(dtype: torch.dtype, changed: Mapping[str, Any], shake: float = 0.0) -> Tensor:
@@ -173,6 +181,18 @@ def _token_rewards(ref: Reference, settings: Mapping[str, Any]) -> Link:
     return compare.judged(
         "advantages", numbers, "", "rewards of tokens", compare.places(case.rows, numbers, {}, mask), causes
     )
+
+
+def _out_of_reach(ref: Reference, control: Mapping[str, Any], coef: float) -> str:
+    """Why the adaptive controller cannot have come to COEF, or nothing: Ziegler et al. 2019, arXiv:1909.08593, 2.2,
+    multiplies by 1 + e n / horizon at each step, with the error e held in ±0.2 and n answers."""
+    rows, steps = ref.case.head.rows, ref.case.head.step - 1
+    most = 1 + 0.2 * rows / max(float(control.get("horizon") or 1.0), 1.0)
+    begun = float(control["kl_coef"])
+    low, high = begun * max(2 - most, 0.0) ** steps, begun * min(most**steps, 1e30)
+    if low * 0.999 <= coef <= high * 1.001:
+        return ""
+    return f"the coefficient of KL is {coef:g}; from {begun:g} it can be {low:.4g} to {high:.4g} at this step"
 
 
 def _weights(ref: Reference, settings: Mapping[str, Any]) -> Link:

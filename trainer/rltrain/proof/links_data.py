@@ -1,26 +1,28 @@
-"""The links from data to answers: prompts, their tokens, what engines were asked for, answers, rewards."""
+"""The links from data to answers: prompts, their tokens, what engines were asked for, answers."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 from zlib import crc32
 
 import torch
-from msgspec.structs import replace
-from torch import Tensor
 
 from rlcheck.facts.capsule import CapsuleRow
 from rlcheck.facts.step import Link
-from rltrain.proof import compare, formulas, order
-from rltrain.proof import rewards as rules
-from rltrain.proof.compare import EPS, Numbers, Unknown, differs, row_name, same
+from rltrain.proof import order
+from rltrain.proof.compare import Unknown, differs, row_name, same
+from rltrain.proof.read import Case
 from rltrain.proof.reference import Reference
 
 _MOST_DRAWN = 40_000_000
 """Numbers drawn in search of the data set's size."""
+_NEUTRAL = {"min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0,
+            "logit_bias": None, "allowed_token_ids": None, "bad_words": ()}  # fmt: skip
+"""Settings of engines that the config does not have, and their values that change nothing."""
 _MOST_TRIED = 64
 """Sizes at which other orders are tried."""
 
@@ -29,12 +31,13 @@ def prompts(ref: Reference) -> Link:
     """Which rows of the data set: the order that seed and epoch give, each with `rollout.n` answers."""
     case, n = ref.case, int(ref.case.config("actor_rollout_ref.rollout.n", 1))
     rows, per_step = case.rows, int(case.config("data.train_batch_size"))
-    if case.head.kept_rows is not None:
-        raise Unknown(f"the capsule keeps {len(rows)} of {case.head.rows} rows")
+    if not 1 <= n <= max(len(rows), 1):
+        return differs("prompts", f"there are {len(rows)} answers, the config asks for {n} to each prompt", len(rows))
     uids = list(dict.fromkeys(row.uid for row in rows))
     wanted = [(uid, sample) for uid in uids for sample in range(n)]
     odd = [at for at, (row, key) in enumerate(zip(rows, wanted, strict=False)) if (row.uid, row.sample) != key]
-    if len(uids) != per_step or len(rows) != len(wanted) or odd:
+    few = case.head.kept_rows is not None  # the first prompts, each with all its answers
+    if (len(uids) != per_step and not (few and len(uids) < per_step)) or len(rows) != len(wanted) or odd:
         said = f"{len(uids)} prompts with {len(rows)} answers, the config asks for {per_step} with {n} each"
         return differs("prompts", said, len(rows), [row_name(rows[at], at) for at in odd])
     first = {row.uid: row for row in reversed(rows)}
@@ -57,7 +60,9 @@ def _in_order(ref: Reference, uids: list[str], per_step: int) -> Link:
     seed = head.seed if seed is None else int(seed)
     sizes = list(_sizes(ref, max(row.index for row in case.rows), per_step))
     for size in sizes:
-        if order.prompts_of(head.step, per_step, size, seed, shuffle) == uids:
+        if size > _MOST_DRAWN:
+            raise Unknown(f"the data set has {size} rows: their order is too long to be drawn here")
+        if order.prompts_of(head.step, per_step, size, seed, shuffle)[: len(uids)] == uids:
             return same("prompts", len(uids), f"the order of a data set of {size} rows")
     near = {1, *range(max(head.step - 2, 1), head.step + 3)}
     others = {f"they are those of step {step}": (step, seed, shuffle) for step in sorted(near)}
@@ -68,7 +73,7 @@ def _in_order(ref: Reference, uids: list[str], per_step: int) -> Link:
     causes: list[str] = []
     for size in sizes[:_MOST_TRIED]:
         for cause, (step, other, mixed) in others.items():
-            found = order.prompts_of(step, per_step, size, other, mixed)
+            found = order.prompts_of(step, per_step, size, other, mixed)[: len(uids)]
             if sorted(found) == sorted(uids):
                 causes.append(cause if found == uids else f"{cause}, in another order")
         if causes:
@@ -109,8 +114,10 @@ def prompt_ids(ref: Reference) -> Link:
             text, wanted = _encoded(ref, row, {"add_generation_prompt": True})
             if wanted != ids:
                 bad.append((number, f"{len(ids)} tokens, the chat template gives {len(wanted)}"))
-            elif text is not None and text != row.prompt_text:
+            elif text is not None and row.prompt_text and text != row.prompt_text:
                 bad.append((number, "the text is another one than the chat template's"))
+    if bad and "strftime_now" in str(getattr(tokenizer, "chat_template", "")) and not case.head.begun:
+        raise Unknown("the chat template writes today's date, and the capsule does not say when the run began")
     if bad:
         causes = _prompt_causes(ref, case.rows[bad[0][0]]) if tokenizer is not None else []
         return differs("prompt-ids", f"{len(bad)} of {len(case.rows)} prompts differ: {bad[0][1]}", len(case.rows),
@@ -124,8 +131,12 @@ def _encoded(ref: Reference, row: CapsuleRow, how: dict[str, Any]) -> tuple[str 
     tokenizer, case = ref.case.tokenizer, ref.case
     if custom := case.config("actor_rollout_ref.model.custom_chat_template"):
         tokenizer.chat_template = custom
+    if not row.messages:
+        return row.prompt_text, list(tokenizer(row.prompt_text)["input_ids"])
     chat = [dict(message) for message in row.messages]
-    settings = {**(case.config("data.apply_chat_template_kwargs") or {}), **how}
+    # A template that writes today's date wrote that of the run.
+    day = {"strftime_now": _begun(case.head.begun).strftime} if case.head.begun else {}
+    settings = {**day, **(case.config("data.apply_chat_template_kwargs") or {}), **how}
     if tokenizer.chat_template is None:
         text, ids = chat[0]["content"], tokenizer(chat[0]["content"])["input_ids"]
     else:
@@ -136,6 +147,13 @@ def _encoded(ref: Reference, row: CapsuleRow, how: dict[str, Any]) -> tuple[str 
         return text, list(ids)
     head = {"left": 0, "right": limit, "middle": limit // 2}[cut]
     return None, [*ids[:head], *ids[len(ids) - limit + head :]]
+
+
+def _begun(said: str) -> datetime:
+    try:
+        return datetime.fromisoformat(said)
+    except ValueError:
+        raise Unknown(f"the capsule's `begun` is no date: {said[:40]}") from None
 
 
 def _prompt_causes(ref: Reference, row: CapsuleRow) -> list[str]:
@@ -162,6 +180,8 @@ def sampling(ref: Reference) -> Link:
            if value is not None and getattr(asked, name) != value]  # fmt: skip
     if bad:
         return differs("sampling", bad[0], len(plain), bad)
+    if bad := _made_of(case, plain):
+        return differs("sampling", bad[0], len(plain), bad)
     step, seed = case.head.step, case.head.seed
     rows = [row for row in case.rows if row.seed is not None]
     odd = [at for at, row in enumerate(rows) if row.seed != order.request_seed(seed, step, row.uid, row.sample)]
@@ -177,7 +197,27 @@ def sampling(ref: Reference) -> Link:
         causes = [cause for cause, of in tries.items() if all(of(row) == row.seed for row in rows)]
         said = f"{len(odd)} of {len(rows)} requests have other seeds than seed {seed}, step {step}, prompt, sample give"
         return differs("sampling", said, len(rows), [row_name(rows[at], at) for at in odd], causes[:1])
-    return same("sampling", len(plain) + len(rows), "" if rows else "no seeds of requests were recorded")
+    notes = [] if rows else ["no seeds of requests were recorded"]
+    heard = any(record.sampling for record in case.head.engines)
+    notes += [] if heard else ["what engines made of what they were asked for was not recorded"]
+    return same("sampling", len(plain) + len(rows), "; ".join(notes))
+
+
+def _made_of(case: Case, wanted: Mapping[str, Any]) -> list[str]:
+    """What engines made of the sampling that they were asked for, where it is not what the config says."""
+    bad: list[str] = []
+    for record in case.head.engines:
+        made = {name: tuple(value) if isinstance(value, list) else value for name, value in record.sampling.items()}
+        if wanted["temperature"] == 0:
+            made = {name: value for name, value in made.items() if name not in ("top_p", "top_k")}  # greedy: no matter
+        made |= {"top_k": made["top_k"] or -1} if "top_k" in made else {}  # vLLM's 0 is all tokens
+        if made.get("min_tokens") is not None and wanted["max_tokens"] is not None:
+            made["min_tokens"] = min(made["min_tokens"], wanted["max_tokens"])
+        for name, value in {**_NEUTRAL, **wanted}.items():
+            value = min(value, wanted["max_tokens"]) if name == "min_tokens" and wanted["max_tokens"] else value
+            if name in made and record.sampling and value is not None and (made[name] or 0) != (value or 0):
+                bad.append(f"engine {record.engine} sampled with {name} {made[name]}, the config says {value}")
+    return list(dict.fromkeys(bad))
 
 
 def answers(ref: Reference) -> Link:
@@ -229,94 +269,3 @@ def _wrong_answer(ref: Reference, number: int, row: CapsuleRow) -> str:
     if case.tokenizer.decode(ids, skip_special_tokens=True) != row.text:
         return "the text that was scored is not that of its tokens"
     return ""
-
-
-def rewards(ref: Reference) -> Link:
-    """Rules on texts, weights, the length penalty; the score at the last token."""
-    case, rule_list = ref.case, ref.case.config("reward_model.rules") or []
-    unread = [str(rule.get("kind")) for rule in rule_list if rule.get("kind") not in
-              ("exact", "digits", "gsm8k", "format", "regex", "math")]  # fmt: skip
-    if unread:
-        raise Unknown(f"the rule '{unread[0]}' is not known here")
-    own = [rules.parts(row.text, row.ground_truth, row.data_source, rule_list) for row in case.rows]
-    names = sorted({name for one in own for name in one})
-    found = torch.tensor([[row.reward_parts.get(name, torch.nan) for name in names] for row in case.rows]).double()
-    wanted = torch.tensor([[one[name][0] if name in one else 0.0 for name in names] for one in own]).double()
-    mask = torch.tensor([[name in one for name in names] for one in own]).reshape(wanted.shape)
-    parts = Numbers(found.reshape(wanted.shape), wanted, torch.full_like(wanted, EPS), mask)
-    causes = _reward_causes(ref, parts, lambda row: _values(rules.parts(*row, rule_list), names))
-    places = compare.places(case.rows, parts, ref.ranks, mask)
-    links = [compare.judged("rewards", parts, "", "parts of rewards", places, causes)]
-    total = torch.tensor([_total(ref, at, one) for at, one in enumerate(own)]).double()
-    size = EPS * total.abs().clamp(min=1.0)
-    scores = torch.tensor([row.score for row in case.rows]).double()
-    summed = Numbers(scores[:, None], total[:, None], size[:, None], torch.ones(len(total), 1, dtype=torch.bool))
-    links.append(compare.judged("rewards", summed, "", "scores", compare.places(case.rows, summed, {}, summed.mask),
-                                _reward_causes(ref, summed, None)))  # fmt: skip
-    if "token_level_scores" in case.batch:
-        last = case.mask & (case.mask.long().cumsum(-1) == case.mask.sum(-1, keepdim=True))
-        at_end = torch.where(last, scores[:, None], torch.zeros(1, dtype=torch.float64))
-        placed = Numbers(case.batch["token_level_scores"], at_end, size[:, None], torch.ones_like(case.mask))
-        tries = {"at the first token": scores[:, None] * (torch.arange(case.mask.shape[1]) == 0)}
-        for shift in (-1, 1):
-            tries[f"those of the row {'before' if shift > 0 else 'after'}"] = scores.roll(shift)[:, None] * last
-        tries["with the opposite sign"] = -at_end
-        places, causes = compare.places(case.rows, placed, {}, placed.mask), compare.explained(placed, tries)
-        links.append(compare.judged("rewards", placed, "", "scores of tokens", places, causes))
-    found_link = compare.mixed("rewards", links)
-    taken = sorted({part for row in case.rows for part in row.reward_parts if part in rules.OTHERS})
-    note = [f"taken as recorded: {', '.join(taken)}"] if taken else []
-    note += ["baselines of greedy answers were not recomputed"] if "reward_baselines" in case.batch else []
-    return _noted(found_link, note)
-
-
-def _values(found: dict[str, tuple[float, float]], names: Sequence[str]) -> list[float]:
-    return [found[name][0] for name in names]
-
-
-def _noted(link: Link, notes: Sequence[str]) -> Link:
-    return replace(link, said="; ".join([*filter(None, [link.said]), *notes]))
-
-
-def _total(ref: Reference, at: int, own: dict[str, tuple[float, float]]) -> float:
-    """The score of row AT: OWN parts by weight, those that others gave as recorded, the length penalty."""
-    config, row = ref.case.config, ref.case.rows[at]
-    total = sum(row.reward_parts.get(name, value) * weight for name, (value, weight) in own.items())
-    keys = {"custom": "custom_reward_function.weight", "model": "reward_model.weight"}
-    total += sum(row.reward_parts[part] * float(config(keys[part], 1.0)) for part in keys if part in row.reward_parts)
-    if config("reward_model.overlong_buffer.enable"):
-        length = int(ref.case.mask[at].sum())
-        buffer, factor = (config(f"reward_model.overlong_buffer.{key}") for key in ("len", "penalty_factor"))
-        total += formulas.overlong(length, int(config("data.max_response_length")), int(buffer), float(factor))
-    return total
-
-
-def _reward_causes(
-    ref: Reference, numbers: Numbers, score: Callable[[tuple[str, Any, str]], list[float]] | None
-) -> list[str]:
-    if not bool(numbers.wrong.any()):
-        return []
-    wanted, found, mask, rows = numbers.wanted, numbers.found, numbers.mask, ref.case.rows
-    n = int(ref.case.config("actor_rollout_ref.rollout.n", 1))
-    tries: dict[str, Tensor] = {
-        f"those of {by} row{'s' if abs(by) > 1 else ''} before": wanted.roll(by, 0) for by in {1, -1, n, -n}
-    }
-    tries |= {"with the opposite sign": -wanted, "one minus the reward": 1 - wanted}
-    tries["the same for all"] = found[mask].median().expand_as(wanted)
-    factor = float((found * wanted)[mask].sum() / (wanted**2)[mask].sum().clamp(min=1e-30))
-    tries[f"times {factor:.4g}: a weight"] = wanted * factor
-    tries[f"{float((found - wanted)[mask].median()):+.4g} for all"] = wanted + (found - wanted)[mask].median()
-    if score is not None and bool(mask.all()):
-        cuts: dict[str, Callable[[CapsuleRow], str]] = {
-            "the text without its last character": lambda row: row.text[:-1],
-            "the text without its first character": lambda row: row.text[1:],
-            "the prompt scored with the answer": lambda row: row.prompt_text + row.text,
-        }
-        for name, cut in cuts.items():
-            tries[name] = torch.tensor([score((cut(row), row.ground_truth, row.data_source)) for row in rows]).double()
-        truths = [row.ground_truth for row in rows]
-        shifted = truths[-n:] + truths[:-n]
-        tries["the ground truth of the prompt before"] = torch.tensor(
-            [score((row.text, truth, row.data_source)) for row, truth in zip(rows, shifted, strict=True)]
-        ).double()
-    return compare.explained(numbers, tries)

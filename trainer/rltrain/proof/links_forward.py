@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from rlcheck.facts.capsule import EngineRecord
 from rlcheck.facts.step import Link
-from rltrain.proof import compare, order
+from rltrain.proof import anchor, compare, order
 from rltrain.proof import model as models
-from rltrain.proof.compare import Numbers, Unknown, differs, same
+from rltrain.proof.compare import Numbers, Unknown, absent, differs, same
 from rltrain.proof.model import Tokens
-from rltrain.proof.read import DTYPES
+from rltrain.proof.read import DTYPES, Case
 from rltrain.proof.reference import Reference, Stat, policy_stat, value_stat
 
 _TRIED_ROWS = 16
@@ -58,7 +59,9 @@ def _held(ref: Reference, name: str, when: str, moment: str) -> Link:
         if wrong := [tensor for tensor, value in own.items() if record.actor.get(tensor, value) != value]:
             said = f"the actor's own checksums are those of other weights in {len(wrong)} tensors"
             return differs(name, said, compared, wrong)
-    return same(name, compared)
+    most = max(record.tensors for record in read)
+    part = f"{len(read[0].held)} of {most} tensors were read back from each engine"
+    return same(name, compared, part if len(read[0].held) < most else "")
 
 
 def _checksums(ref: Reference, moment: str, record: EngineRecord) -> dict[str, str]:
@@ -94,7 +97,9 @@ def engine_log_probs(ref: Reference) -> Link:
                 [torch.nan if value is None else value for value in row.log_probs[: recorded.shape[1]]]
             )
     if found is None and all(row.log_probs is None for row in case.rows):
-        return same("engine-log-probs", 0, "the run keeps no log-probabilities of engines")
+        if case.config("actor_rollout_ref.rollout.calculate_log_probs"):
+            return differs("engine-log-probs", "the config asks for the engine's log-probabilities, there are none", 0)
+        return absent("engine-log-probs", "the run keeps no log-probabilities of engines")
     if found is not None and not all(row.log_probs is None for row in case.rows):
         known = case.mask & ~recorded.isnan()
         numbers = Numbers(found, recorded, torch.full(case.mask.shape, compare.EPS), known)
@@ -137,13 +142,19 @@ def _near(top_p: float) -> tuple[float, ...]:
 
 def _ends(ref: Reference) -> list[int]:
     """Tokens that end an answer, which `min_tokens` bans."""
-    listed = ref.case.head.model_config.get("eos_token_id")
-    ends = {*(listed if isinstance(listed, list) else [listed])}
+    head, ends = ref.case.head, set[Any]()
+    for config in (head.model_config, head.generation_config):
+        listed = config.get("eos_token_id")
+        ends |= {*(listed if isinstance(listed, list) else [listed])}
+    for record in head.engines:
+        ends |= {*record.sampling.get("end_tokens", ())}
     ends |= {
         getattr(ref.case.tokenizer, "eos_token_id", None),
         *(ref.case.head.sampled.stop_token_ids if ref.case.head.sampled else ()),
     }
-    return sorted(end for end in ends if isinstance(end, int))
+    return sorted(
+        end for end in ends if isinstance(end, int) and 0 <= end < head.model_config.get("vocab_size", end + 1)
+    )
 
 
 def _policy(ref: Reference, name: str, field: str, moment: str, role: str) -> Link:
@@ -185,15 +196,33 @@ def reference_log_probs(ref: Reference) -> Link:
     asked = case.config("actor_rollout_ref.actor.use_kl_loss") or case.config("algorithm.use_kl_in_reward")
     if "ref_log_probs" not in case.batch:
         said = "the config asks for a KL to the reference, and there are no log-probabilities of it"
-        return differs(name, said, 0) if asked else same(name, 0, "the run has no reference policy")
-    return _policy(ref, name, "ref_log_probs", "reference", "reference")
+        return differs(name, said, 0) if asked else absent(name, "the run has no reference policy")
+    try:
+        held = anchor.reference(case, name)
+    except Unknown as error:
+        held = Link(name=name, status="unknown", said=f"nothing says that it is the right model: {error}")
+    if held.status == "differs":
+        return held
+    read = _policy(ref, name, "ref_log_probs", "reference", "reference")
+    if held.status == "unknown" and read.status == "same":
+        return held
+    return replace(read, said="; ".join(filter(None, (held.said, read.said)))) if read.status == "same" else read
+
+
+def has_critic(case: Case) -> bool:
+    """Whether the config asks for a critic."""
+    asked = case.config("critic.enable")
+    return case.config("algorithm.adv_estimator") == "gae" if asked is None else bool(asked)
 
 
 def values(ref: Reference) -> Link:
     """The critic's values before its update."""
     case = ref.case
+    if has_critic(case) != ("values" in case.batch):
+        said = "the config asks for a critic, and there are no values"
+        return differs("values", said if has_critic(case) else "there are values, and the config asks for no critic", 0)
     if "values" not in case.batch:
-        return same("values", 0, "the run has no critic")
+        return absent("values", "the run has no critic")
     reading = ref.read("critic.before", "critic", "values", value_stat)
     numbers = reading.numbers(0, case.batch["values"], ref.read_mask)
     causes: list[str] = []

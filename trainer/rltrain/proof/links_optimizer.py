@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from rltrain.proof.compare import EPS, FACTOR, Unknown, differs, same
 from rltrain.proof.formulas import State
 from rltrain.proof.links_update import known_rows, updates
 from rltrain.proof.reference import Reference, policy_stat, value_stat
-from rltrain.proof.update import Update, norm
+from rltrain.proof.update import Step, Update, norm
 
 _MOMENTS = ("", "exp_avg.", "exp_avg_sq.")
 _WORDS = ("weights", "first moments", "second moments")
@@ -26,7 +26,7 @@ _SEEN = 1e-3
 
 def clip(ref: Reference) -> Link:
     """The norm of the recorded gradient, what was skipped, and the factor that the moments show."""
-    return compare.mixed("clip", [_clip(ref, update) for update in updates(ref)])
+    return compare.each("clip", [(update.role, lambda u=update: _clip(ref, u)) for update in updates(ref)])
 
 
 def _clip(ref: Reference, update: Update) -> Link:
@@ -56,7 +56,7 @@ def _clip(ref: Reference, update: Update) -> Link:
         )
         return Link(name="clip", status="differs", said=said, compared=1, largest=abs(gap), bound=bound,
                     where=(f"the {update.role}",), causes=tuple(causes))  # fmt: skip
-    wanted = formulas.clip_factor(length, update.settings["grad_clip"])
+    wanted = update.clip_factor(length)
     found = _factor(update, recorded)
     if found is not None and abs(found / wanted - 1) > _SEEN:
         limit = update.settings["grad_clip"]
@@ -100,10 +100,14 @@ def _factor(update: Update, gradient: Mapping[str, Tensor]) -> float | None:
 
 def optimizer(ref: Reference) -> Link:
     """Learning rates, counts, and AdamW from the recorded gradient to the weights after the step."""
-    links = [_idle(ref, role) for role in ("critic", "actor") if not getattr(ref.case.head, role)]
+    parts: list[tuple[str, Callable[[], Link]]] = []
     for update in updates(ref):
-        links += [_rates(ref, update), _state(ref, update)]
-    return compare.mixed("optimizer", links)
+        parts += [
+            (update.role, lambda u=update: u.rates() or _rates(ref, u)),
+            (update.role, lambda u=update: _state(ref, u)),
+        ]
+    idle = [role for role in ("critic", "actor") if not getattr(ref.case.head, role)]
+    return compare.each("optimizer", [(role, lambda r=role: _idle(ref, r)) for role in idle] + parts)
 
 
 def _idle(ref: Reference, role: str) -> Link:
@@ -113,18 +117,22 @@ def _idle(ref: Reference, role: str) -> Link:
         return differs(
             "optimizer", f"the {role} did not learn, and {len(moved)} of its tensors moved", len(before), moved
         )
-    return same("optimizer", len(before))
+    return same("optimizer", len(before)) if before else compare.absent("optimizer", "")
 
 
 def _rates(ref: Reference, update: Update) -> Link:
     head, config, optim = ref.case.head, ref.case.config, update.settings["optim"]
-    warm = int(config("trainer.critic_warmup", 0)) if update.role == "actor" else 0
+    begins = max(int(config("trainer.critic_warmup", 0)), 1) if update.role == "actor" else 1
     each = -(-int(config("data.train_batch_size")) // int(update.settings["ppo_mini_batch_size"])) * int(
         update.settings["ppo_epochs"]
     )
-    total, most = max(head.total_steps - warm, 1) * each, max(head.step - 1 - warm, 0) * each
+    total, done, begun = head.total_steps, max(head.step - begins, 0), head.start_optimizer_steps.get(update.role, 0)
+    # A run that was resumed may have had other mini batches before.
+    most = begun + max(head.step - max(begins, head.start_step + 1), 0) * each
     first = update.minis[0]
-    if first.optimizer_steps > most or (most and not first.optimizer_steps):
+    if head.start_step and not head.start_optimizer_steps and first.optimizer_steps > most:
+        raise Unknown("the capsule does not say how many optimizer steps were taken before the run was resumed")
+    if not begun <= first.optimizer_steps <= most or (most and not first.optimizer_steps):
         said = (
             f"the {update.role} has taken {first.optimizer_steps} optimizer steps before step {head.step}, not {most}"
         )
@@ -136,10 +144,10 @@ def _rates(ref: Reference, update: Update) -> Link:
                 f"Adam has counted {mini.adam_steps or 0} steps of the {update.role}, {mini.optimizer_steps} were taken"
             )
             return differs("optimizer", said, 1, [f"mini batch {number}"], causes)
-        wanted = formulas.learning_rate(optim, mini.optimizer_steps, total)
+        wanted = formulas.learning_rate(optim, done, total)
         if abs(mini.lr - wanted) > 1e-6 * wanted:
-            causes = [f"that of optimizer step {step}" for step in range(total + 1)
-                      if abs(formulas.learning_rate(optim, step, total) - mini.lr) <= 1e-6 * mini.lr][:1]  # fmt: skip
+            causes = [f"that of step {begins + other}" for other in range(total + 1)
+                      if abs(formulas.learning_rate(optim, other, total) - mini.lr) <= 1e-6 * mini.lr][:1]  # fmt: skip
             causes = causes or [f"{mini.lr / float(optim['lr']):.4g} of the peak"]
             said = f"the learning rate of the {update.role} is {mini.lr:.6g}, the schedule says {wanted:.6g}"
             return differs("optimizer", said, len(update.minis), [f"mini batch {number}"], causes)
@@ -148,8 +156,9 @@ def _rates(ref: Reference, update: Update) -> Link:
 
 def _state(ref: Reference, update: Update) -> Link:
     """Weights and moments after the step."""
-    if f"{update.role}.after" not in ref.case.weights or f"{update.role}.gradient" not in ref.case.weights:
-        raise Unknown("; ".join(ref.case.head.missing) or "the capsule has no weights after the step")
+    for moment in ("before", "gradient", "after"):
+        if f"{update.role}.{moment}" not in ref.case.weights:
+            raise Unknown("; ".join(ref.case.head.missing) or f"the capsule has no '{update.role}.{moment}'")
     return _one(ref, update) if len(update.minis) == 1 else _many(ref, update)
 
 
@@ -162,6 +171,9 @@ def _one(ref: Reference, update: Update) -> Link:
         for kind, words, exact in zip(_MOMENTS, _WORDS, states, strict=True):
             after = ref.case.weights.get(f"{update.role}.{kind}after", {}).get(name)
             if after is None:
+                gone = bool((exact != 0).any()) and update.minis[0].applied
+                if gone:
+                    bad.append((math.inf, f"{words} of {name}: there are none after the step"))
                 continue
             # Weights are rounded once by the decay and once by the step; moments by a product and a sum.
             bound = 2 * eps * exact.abs() + (
@@ -194,16 +206,13 @@ def _terms(update: Update, name: str, kind: str, states: State) -> Tensor:
 
 def stepped(update: Update, **changed: Any) -> dict[str, State]:
     """Weights and moments after one step from the recorded gradient, float64; CHANGED: what is tried otherwise."""
-    weights, mini, optim = (
-        update.case.weights,
-        update.minis[0],
-        {**update.settings["optim"], **changed.get("optim", {})},
-    )
+    weights, mini = update.case.weights, update.minis[0]
     gradient = weights[f"{update.role}.gradient"]
     length = mini.grad_norm if mini.grad_norm is not None else norm(gradient.values())
-    factor = formulas.clip_factor(length, update.settings["grad_clip"])
+    factor = update.clip_factor(length)
     result: dict[str, State] = {}
     for name, found in gradient.items():
+        optim = {**update.optim(name), **changed.get("optim", {})}
         before = weights[f"{update.role}.before"][name].double()
         moments = [weights.get(f"{update.role}.{kind}before", {}).get(name) for kind in _MOMENTS[1:]]
         first, second = (torch.zeros_like(before) if m is None or changed.get("empty") else m.double() for m in moments)
@@ -266,7 +275,7 @@ def _many(ref: Reference, update: Update) -> Link:
     """Several steps: the reference follows them all; rounding is how far its float32 goes from its float64."""
     exact, low = update.follow(False), update.follow(True)
     for number in range(1, len(update.minis)):
-        if (found := _later(ref, update, number, exact[0][number], low[0][number])) is not None:
+        if (found := _later(ref, update, number, exact[0], low[0])) is not None:
             return found
     bad: list[tuple[float, str]] = []
     worst = (0.0, 0.0, 0.0)
@@ -309,8 +318,9 @@ def _floor(update: Update, states: State, which: int, length: float) -> float:
     return taken.lr * float((small / (root + float(update.settings["optim"]["eps"]))).clamp(max=1).norm())
 
 
-def _later(ref: Reference, update: Update, number: int, exact: Any, low: Any) -> Link | None:
+def _later(ref: Reference, update: Update, number: int, exacts: Sequence[Step], lows: Sequence[Step]) -> Link | None:
     """What a later step read and its norm, beside the reference's own way there."""
+    exact, low, longest = exacts[number], lows[number], max(step.norm for step in exacts)
     mini, case, key = update.minis[number], ref.case, f"{update.role}.{number}"
     found, rows = case.batch.get(f"{key}/{update.field}"), known_rows(update, number)
     if found is not None and rows:
@@ -320,7 +330,7 @@ def _later(ref: Reference, update: Update, number: int, exact: Any, low: Any) ->
         noise = torch.where(mask, (low.read - exact.read).abs(), 0.0).amax().clamp(min=EPS).expand(mask.shape)
         numbers = compare.Numbers(found, exact.read, noise, mask)
         if bool(numbers.wrong.any()):
-            ranks = {row: rank for rank, share in enumerate(mini.rows) for row in share}
+            ranks = update.ranks_of(number)
             what = "log-probabilities" if update.role == "actor" else "values"
             what += f" of the {update.role} at its optimizer step {number}"
             first = ref.read(f"{update.role}.before", update.role, *_stat(ref, update)).exact[0]
@@ -330,7 +340,7 @@ def _later(ref: Reference, update: Update, number: int, exact: Any, low: Any) ->
             )
     if mini.grad_norm is not None and math.isfinite(mini.grad_norm):
         noise = norm(low.gradient[name].double() - exact.gradient[name] for name in exact.gradient)
-        bound, gap = FACTOR * (noise + EPS * exact.norm), abs(mini.grad_norm - exact.norm)
+        bound, gap = FACTOR * (noise + EPS * max(exact.norm, 0.01 * longest)), abs(mini.grad_norm - exact.norm)
         if gap > bound:
             said = f"the norm at step {number} of the {update.role} is {mini.grad_norm:.6g}, not {exact.norm:.6g}"
             return Link(name="optimizer", status="differs", said=said, compared=1, largest=gap, bound=bound)

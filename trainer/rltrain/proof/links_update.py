@@ -14,10 +14,14 @@ from rlcheck.facts.capsule import MiniRecord
 from rlcheck.facts.step import Link
 from rltrain.proof import compare, order
 from rltrain.proof.compare import EPS, Numbers, Unknown, differs, row_name, same
-from rltrain.proof.links_forward import policy_causes
+from rltrain.proof.links_forward import has_critic, policy_causes
+from rltrain.proof.read import Case
 from rltrain.proof.reference import Reference, policy_stat, value_stat
+from rltrain.proof.trl_update import TrlUpdate
 from rltrain.proof.update import Counts, Update
 
+_MOST_ROWS = 50_000_000
+"""Of mini batches of all epochs."""
 _COPIES = ("advantages", "old_log_probs", "values", "returns", "responses")
 
 
@@ -31,32 +35,47 @@ def updates(ref: Reference) -> list[Update]:
     if not head.actor and not head.critic:
         raise Unknown("; ".join(head.missing) or "no update was recorded")
     if "updates" not in ref.kept:
-        ref.kept["updates"] = [Update(ref, role) for role in ("critic", "actor") if getattr(head, role)]
+        kind = TrlUpdate if ref.case.head.trainer == "trl" else Update
+        ref.kept["updates"] = [kind(ref, role) for role in ("critic", "actor") if getattr(head, role)]
     return ref.kept["updates"]
 
 
 def update_rows(ref: Reference) -> Link:
     """Which rows make a mini batch, which rank has them, in which pass; and that they carry what was computed."""
     case, head = ref.case, ref.case.head
-    if head.kept_rows is not None:
-        raise Unknown(f"the capsule keeps {len(case.rows)} of {head.rows} rows")
-    roles = updates(ref)
-    learns = {"actor": head.step > int(case.config("trainer.critic_warmup", 0)), "critic": "values" in case.batch}
+    roles, links = updates(ref), list[Link]()
+    learns = {"actor": head.step >= int(case.config("trainer.critic_warmup", 0)), "critic": has_critic(case)}
     for role, wanted in learns.items():
         if wanted != any(update.role == role for update in roles):
             how = "did not learn" if wanted else "learnt"
             return differs("update-rows", f"the {role} {how} at step {head.step}, unlike the config says", 1)
-    for update in roles:
-        if (found := _wrong_minis(ref, update)) is not None:
-            return found
-    links = [link for update in roles for number in range(len(update.minis)) for link in _copies(ref, update, number)]
-    return compare.mixed("update-rows", [same("update-rows", len(case.rows) * len(roles)), *links])
+    if (ranks := _ranks(case)) and ranks != head.world_size:
+        return differs("update-rows", f"{head.world_size} ranks learnt, the config asks for {ranks}", 1)
+    if head.kept_rows is not None:
+        said = f"the capsule keeps {len(case.rows)} of {head.rows} rows: which rank has which was not recomputed"
+        links.append(Link(name="update-rows", status="unknown", said=said))
+    else:
+        for update in roles:
+            if (found := _wrong_minis(ref, update)) is not None:
+                return found
+        links.append(same("update-rows", len(case.rows) * len(roles)))
+    links += [link for update in roles for number in range(len(update.minis)) for link in copies(ref, update, number)]
+    return compare.mixed("update-rows", links)
+
+
+def _ranks(case: Case) -> int:
+    """Training ranks by the config; 0 where it does not say."""
+    if case.config("trainer.device") == "cpu":
+        return int(case.config("trainer.num_cpu_ranks") or 0)
+    return int(case.config("trainer.nnodes") or 0) * int(case.config("trainer.n_gpus_per_node") or 0)
 
 
 def _wrong_minis(ref: Reference, update: Update) -> Link | None:
     case, role, settings = ref.case, update.role, update.settings
     size = int(settings["ppo_mini_batch_size"]) * int(case.config("actor_rollout_ref.rollout.n", 1))
     shuffle, epochs, head = bool(settings["shuffle"]), int(settings["ppo_epochs"]), case.head
+    if size < 1 or epochs * len(case.rows) > _MOST_ROWS:
+        raise Unknown(f"mini batches of {size} rows over {epochs} epochs are too many to be recomputed")
     wanted = order.minis_of(role, case.lengths, size, epochs, shuffle, head.seed, head.step)
     if len(wanted) != len(update.minis):
         said = f"the {role} took {len(update.minis)} optimizer steps, the config asks for {len(wanted)}"
@@ -101,21 +120,21 @@ def known_rows(update: Update, number: int) -> list[int]:
     return [] if marks is None else [row for row in update.rows_of(number) if bool(marks[row].any())]
 
 
-def _copies(ref: Reference, update: Update, number: int) -> list[Link]:
+def copies(ref: Reference, update: Update, number: int) -> list[Link]:
     """The mask, advantages and so on that a mini batch read, beside those of the batch."""
     case, key, links = ref.case, f"{update.role}.{number}", list[Link]()
     rows = known_rows(update, number)
     chosen = torch.zeros(len(case.rows), 1, dtype=torch.bool)
     chosen[rows] = True
     for name in ("mask", *_COPIES):
-        found, wanted = case.batch.get(f"{key}/{name}"), case.batch.get("response_mask" if name == "mask" else name)
+        found, wanted = case.batch.get(f"{key}/{name}"), case.loss_mask if name == "mask" else case.batch.get(name)
         if name == "responses":
             wanted = case.batch["input_ids"][:, -case.mask.shape[1] :]
         if found is None or wanted is None:
             continue
         where = chosen.expand_as(case.mask) if name == "mask" else chosen & case.mask
         numbers = Numbers(found.double(), wanted.double(), torch.zeros(case.mask.shape), where)
-        ranks = {row: rank for rank, share in enumerate(update.minis[number].rows) for row in share}
+        ranks = update.ranks_of(number)
         tries = {f"those of the row {'before' if by > 0 else 'after'}": wanted.double().roll(by, 0) for by in (1, -1)}
         tries |= {"padding counts": torch.ones_like(numbers.wanted), "with the opposite sign": -numbers.wanted}
         causes = compare.explained(numbers, tries) if bool(numbers.wrong.any()) else []
@@ -127,47 +146,47 @@ def _copies(ref: Reference, update: Update, number: int) -> list[Link]:
 
 def update_log_probs(ref: Reference) -> Link:
     """What the first mini batch's forward passes gave. Later ones hang on its step: `optimizer` judges them."""
-    links: list[Link] = []
-    name, case = "update-log-probs", ref.case
-    for update in updates(ref):
-        found = case.batch.get(f"{update.role}.0/{update.field}")
-        if found is None:
-            continue
-        chosen = torch.zeros(len(case.rows), 1, dtype=torch.bool)
-        chosen[known_rows(update, 0)] = True
-        mask, moment = ref.read_mask & chosen, f"{update.role}.before"
-        ranks = {row: rank for rank, share in enumerate(update.minis[0].rows) for row in share}
-        if update.role == "critic":
-            reading = ref.read(moment, "critic", "values", value_stat)
-        else:
-            reading = ref.read(moment, "actor", f"policy {ref.temperature}", policy_stat(ref.temperature))
-        numbers = reading.numbers(0, found, mask)
-        causes = policy_causes(ref, numbers, moment, update.role, ref.temperature) if update.role == "actor" else []
-        what = f"{'log-probabilities' if update.role == 'actor' else 'values'} of the {update.role}'s first mini batch"
-        links.append(compare.judged(name, numbers, "", what, compare.places(case.rows, numbers, ranks, mask), causes))
-        entropies = case.batch.get(f"{update.role}.0/entropys")
-        if entropies is not None and update.role == "actor":
-            numbers = reading.numbers(1, entropies, mask)
-            links.append(
-                compare.judged(
-                    name,
-                    numbers,
-                    "nats",
-                    "entropies of the first mini batch",
-                    compare.places(case.rows, numbers, ranks, mask),
-                )
-            )
-    if not links:
+    roles = [(update.role, lambda u=update: _first_passes(ref, u)) for update in updates(ref)]
+    return compare.each("update-log-probs", roles)
+
+
+def _first_passes(ref: Reference, update: Update) -> Link:
+    name, case, role = "update-log-probs", ref.case, update.role
+    found, rows = case.batch.get(f"{role}.0/{update.field}"), known_rows(update, 0)
+    if found is None or not rows:
         raise Unknown("the capsule does not hold what forward passes of updates gave")
+    chosen = torch.zeros(len(case.rows), 1, dtype=torch.bool)
+    chosen[rows] = True
+    mask, ranks, moment = ref.read_mask & chosen, update.ranks_of(0), f"{role}.before"
+    if role == "critic":
+        reading = ref.read(moment, "critic", "values", value_stat)
+    else:
+        reading = ref.read(moment, "actor", f"policy {ref.temperature}", policy_stat(ref.temperature))
+    numbers = reading.numbers(0, found, mask)
+    causes = policy_causes(ref, numbers, moment, role, ref.temperature) if role == "actor" else []
+    what = f"{'log-probabilities' if role == 'actor' else 'values'} of the {role}'s first mini batch"
+    links = [compare.judged(name, numbers, "", what, compare.places(case.rows, numbers, ranks, mask), causes)]
+    entropies = case.batch.get(f"{role}.0/entropys")
+    if entropies is not None and role == "actor":
+        numbers, what = reading.numbers(1, entropies, mask), "entropies of the first mini batch"
+        places = compare.places(case.rows, numbers, ranks, mask)
+        links.append(compare.judged(name, numbers, "nats", what, places))
     return compare.mixed(name, links)
 
 
 def loss(ref: Reference) -> Link:
     """Each pass's share of the loss and of its parts, from what was recorded of its tokens."""
-    links = [link for update in updates(ref) for link in _losses(ref, update)]
+    return compare.each("loss", [(update.role, lambda u=update: _role_losses(ref, u)) for update in updates(ref)])
+
+
+def _role_losses(ref: Reference, update: Update) -> Link:
+    links = _losses(ref, update)
     if not links:
         raise Unknown("the capsule does not hold what forward passes of updates gave")
-    return compare.mixed("loss", links)
+    count = sum(bool(micro.rows) for mini in update.minis for micro in mini.micro_batches)
+    kept = max(link.compared for link in links)
+    part = f"{kept} of {count} passes of the {update.role} were kept whole"
+    return compare.mixed("loss", [*links, *([same("loss", 0, part)] if kept < count else [])])
 
 
 def _losses(ref: Reference, update: Update) -> list[Link]:
@@ -178,7 +197,9 @@ def _losses(ref: Reference, update: Update) -> list[Link]:
             set(known_rows(update, number)) if f"{update.role}.{number}/{update.field}" in case.batch else set[int]()
         )
         passes += [
-            (number, at) for at, micro in enumerate(mini.micro_batches) if micro.rows and known.issuperset(micro.rows)
+            (number, at)
+            for at, micro in enumerate(mini.micro_batches)
+            if micro.rows and len(here := case.here(micro.rows)) == len(micro.rows) and known.issuperset(here)
         ]
     for part in ("loss_tokens", "pg_loss", "vf_loss", "entropy_loss", "kl_loss", "loss"):
         here = [(number, at) for number, at in passes if part in update.minis[number].micro_batches[at].terms]
@@ -220,16 +241,17 @@ def _shares(
     batch, shares, sizes = update.case.batch, list[float](), list[float]()
     for number, at in passes:
         micro, key = update.minis[number].micro_batches[at], f"{update.role}.{number}"
+        rows = update.case.here(micro.rows)
         if part == "loss_tokens":
-            shares.append(float(update.case.mask[list(micro.rows)].sum()))
+            shares.append(float(update.case.loss_mask[rows].sum()))
             sizes.append(0.0)
             continue
-        counts = counts_of(number, micro) if counts_of else update.counts(update.rows_of(number))
+        counts = counts_of(number, micro) if counts_of else update.counts_of(number)
         read = batch[f"{key}/{update.field}"].double()
         entropy = batch[f"{key}/entropys"].double() if f"{key}/entropys" in batch else None
         each = [
             update.terms([row], read[[row]], None if entropy is None else entropy[[row]], counts, changed)
-            for row in micro.rows
+            for row in rows
         ]
         if part not in each[0] or (
             part == "loss" and update.role == "actor" and entropy is None and update.settings["entropy_coeff"]
@@ -237,12 +259,14 @@ def _shares(
             return None, torch.zeros(0)
         shares.append(sum(float(one[part]) for one in each))
         of_ratio = sum(abs(float(value)) for one in each for value in one.values())
-        sizes.append(of_ratio + abs(float(read[list(micro.rows)].abs().max())) * of_ratio / max(len(each), 1))
+        sizes.append(of_ratio + abs(float(read[rows].abs().max())) * of_ratio / max(len(each), 1))
     return torch.tensor(shares).double(), torch.tensor(sizes).double()
 
 
 def _settings_tried(update: Update) -> dict[str, dict[str, Any]]:
     """Other settings of a loss that are common mistakes."""
+    if (own := update.tried()) is not None:
+        return own
     settings = update.settings
     modes = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
     tries: dict[str, dict[str, Any]] = {
@@ -275,8 +299,12 @@ def _loss_causes(update: Update, passes: Sequence[tuple[int, int]], part: str, n
         return compare.explained(numbers, {"padding counts": padded})
     tries = {words: _shares(update, passes, part, changed)[0] for words, changed in _settings_tried(update).items()}
     divisors: dict[str, Callable[[int, Any], Counts]] = {
-        "divided by the counts of each pass, not of the mini batch": lambda _, micro: update.counts(micro.rows),
-        "divided by the counts of one rank": lambda number, micro: update.counts(update.minis[number].rows[micro.rank]),
+        "divided by the counts of each pass, not of the mini batch": lambda _, micro: update.counts(
+            update.case.here(micro.rows)
+        ),
+        "divided by the counts of one rank": lambda number, micro: update.counts(
+            update.case.here(update.minis[number].rows[micro.rank])
+        ),
         "padding counts in the divisor": lambda number, _: Counts(
             len(update.rows_of(number)) * width, len(update.rows_of(number))
         ),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 Named = Mapping[str, Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 """Where forward and backward passes run; everything else is on the host."""
+_MOST_LAYERS, _MOST_BUFFERS = 1000, 1 << 28
+"""More layers or experts than tensors, and larger tables of constants, no real model has."""
 
 
 class CannotBuild(ValueError):
@@ -60,14 +63,8 @@ def build(values: Mapping[str, Any], weights: Named, compute: torch.dtype, dtype
         CannotBuild: transformers does not know it, or weights are missing or have other shapes.
     """
     try:
-        config = _config(values)
-        maker: Any = AutoModel if value else AutoModelForCausalLM
-        model: Any = maker.from_config(config, attn_implementation="eager", dtype=torch.float32)
-        if value:
-            model = ValueNet(model, model.get_input_embeddings().embedding_dim)
-        needed = {name for name, _ in model.named_parameters()}
-        if missing := sorted(needed - set(weights)):
-            raise CannotBuild(f"{len(missing)} of {len(needed)} weights are missing, the first is '{missing[0]}'")
+        _check_size(values, weights, value)
+        model = _made(_config(values), value)
         model.load_state_dict(dict(weights), strict=False)
     except CannotBuild:
         raise
@@ -80,6 +77,34 @@ def build(values: Mapping[str, Any], weights: Named, compute: torch.dtype, dtype
     return model.to(DEVICE).eval()
 
 
+def _made(config: Any, value: bool) -> Any:
+    maker: Any = AutoModel if value else AutoModelForCausalLM
+    model: Any = maker.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    return ValueNet(model, model.get_input_embeddings().embedding_dim) if value else model
+
+
+def _check_size(values: Mapping[str, Any], weights: Named, value: bool) -> None:
+    """Refuse a config that asks for more than WEIGHTS hold, before memory is taken for it.
+
+    Raises:
+        CannotBuild: weights are missing or have other shapes.
+    """
+    for key, number in values.items():
+        if re.search("layer|expert", key) and isinstance(number, int) and number > max(len(weights), _MOST_LAYERS):
+            raise CannotBuild(f"the config asks for {key}={number}, the capsule holds {len(weights)} tensors")
+    with torch.device("meta"):
+        model = _made(_config(values), value)
+    needed = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    if missing := sorted(needed.keys() - weights.keys()):
+        raise CannotBuild(f"{len(missing)} of {len(needed)} weights are missing, the first is '{missing[0]}'")
+    for name, shape in needed.items():
+        if shape != tuple(weights[name].shape):
+            found = list(weights[name].shape)
+            raise CannotBuild(f"'{name}' has shape {found}, a model of this config has {list(shape)}")
+    if sum(buffer.numel() for buffer in model.buffers()) > _MOST_BUFFERS:
+        raise CannotBuild(f"a model of this config has tables of more than {_MOST_BUFFERS} constants")
+
+
 def saved_weights(directory: Path) -> dict[str, Tensor]:
     """The tensors of a Hugging Face directory, from its safetensors alone.
 
@@ -87,7 +112,7 @@ def saved_weights(directory: Path) -> dict[str, Tensor]:
         CannotBuild: there are none.
     """
     files = sorted(directory.glob("*.safetensors"))
-    if not files:
+    if not files or not all(file.is_file() for file in files):
         raise CannotBuild(f"{directory} holds no safetensors; give the checkpoint that the step began with")
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,14 +14,21 @@ from typing import Any, TypeVar
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoTokenizer
 
 from rlcheck.facts.capsule import SCHEMA, Capsule, CapsuleRow
+from rltrain.proof import trl_config, verl_config
 
 T = TypeVar("T")
+MOST_BYTES = 256 << 20
+"""Of one file of a capsule; rltrain writes no capsule above 64 MB."""
+MOST_RANKS, MOST_STEPS = 1 << 16, 10_000_000
+"""What no real step has more of."""
+_CONFIGS = {"trl": trl_config.mapped, "verl": verl_config.mapped}
 _TOKEN_FIELDS = ("input_ids", "attention_mask", "response_mask")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -59,10 +67,21 @@ class Case:
         return self.batch["response_mask"].bool()
 
     @cached_property
-    def numbers(self) -> list[int]:
-        """Number of each kept row in the step's batch."""
+    def loss_mask(self) -> Tensor:
+        """Tokens that the loss counts, bool `[B, R]`: not those of answers that were cut, where the config says so."""
+        if not self.config("algorithm.mask_truncated_completions"):
+            return self.mask
+        return self.mask & ~self.batch["truncated"].bool()[:, None]
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """Where each kept row of the step is in the capsule."""
         kept = self.head.kept_rows
-        return list(range(len(self.rows)) if kept is None else kept)
+        return {row: at for at, row in enumerate(range(len(self.rows)) if kept is None else kept)}
+
+    def here(self, rows: Iterable[int]) -> list[int]:
+        """ROWS of the step by their places in the capsule, but for those that it does not keep."""
+        return [self.place[row] for row in rows if row in self.place]
 
     def tokens(self, row: int) -> tuple[list[int], list[int]]:
         """Prompt and answer as training read them."""
@@ -87,6 +106,9 @@ class Case:
         place = self.path / "tokenizer"
         if not place.is_dir():
             return None
+        files = [*place.rglob("*")]
+        if odd := [file for file in files if not file.is_dir() and not regular(file)]:
+            raise BadCapsule(f"{odd[0]} is no regular file of at most {MOST_BYTES >> 20} MB")
         loader: Any = AutoTokenizer
         try:
             return loader.from_pretrained(str(place), trust_remote_code=False, local_files_only=True)
@@ -111,6 +133,8 @@ def read(path: Path) -> Case:
     if found.get("schema") != SCHEMA:
         raise BadCapsule(f"{path}: schema {found.get('schema')!r}, this rlcheck reads {SCHEMA}")
     head = _json(path / "capsule.json", _read_bytes(path / "capsule.json"), Capsule)
+    if head.trainer in _CONFIGS:
+        head = replace(head, config=_CONFIGS[head.trainer](head.config))
     lines = _read_bytes(path / "rows.jsonl").splitlines()
     rows = tuple(_json(path / f"rows.jsonl:{number}", line, CapsuleRow) for number, line in enumerate(lines, 1))
     batch = _tensors(path / "batch.safetensors")
@@ -124,9 +148,30 @@ def read(path: Path) -> Case:
     return case
 
 
+def regular(path: Path) -> bool:
+    """Whether PATH is a regular file: of a pipe or a device there is no end.
+
+    Raises:
+        OSError: there is none.
+    """
+    return stat.S_ISREG(path.stat().st_mode)
+
+
+def _checked(path: Path) -> Path:
+    """PATH, a regular file that fits into memory."""
+    try:
+        if not regular(path):
+            raise BadCapsule(f"{path} cannot be read: it is no regular file")
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise BadCapsule(f"{path} cannot be read: it has {size >> 20} MB, more than {MOST_BYTES >> 20}")
+    except OSError as error:
+        raise BadCapsule(f"{path} cannot be read: {error.strerror or one_line(error)}") from None
+    return path
+
+
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return _checked(path).read_bytes()
     except OSError as error:
         raise BadCapsule(f"{path} cannot be read: {error.strerror or one_line(error)}") from None
 
@@ -140,7 +185,9 @@ def _json(place: Path, data: bytes, kind: type[T]) -> T:
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        return load_file(_checked(path))
+    except BadCapsule:
+        raise
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise BadCapsule(f"{path} cannot be read: {one_line(error)}") from None
 
@@ -148,6 +195,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 def _check(case: Case) -> None:
     """Sizes agree, and tokens are in the vocabulary: what is computed later relies on it."""
     batch, count = case.batch, len(case.rows)
+    _check_head(case)
     if missing := [name for name in _TOKEN_FIELDS if name not in batch]:
         raise BadCapsule(f"{case.path}/batch.safetensors has no '{missing[0]}'")
     if count != (case.head.rows if case.head.kept_rows is None else len(case.head.kept_rows)):
@@ -164,3 +212,23 @@ def _check(case: Case) -> None:
     ids, size = batch["input_ids"], case.head.model_config.get("vocab_size")
     if ids.numel() and (int(ids.min()) < 0 or (isinstance(size, int) and int(ids.max()) >= size)):
         raise BadCapsule(f"{case.path}: token ids are {int(ids.min())} to {int(ids.max())}, the vocabulary has {size}")
+
+
+def _check_head(case: Case) -> None:
+    """Numbers of the head that later ones are counted, or memory is taken, by."""
+    head, place = case.head, case.path / "capsule.json"
+    bounds = {"world_size": (head.world_size, 1, MOST_RANKS), "step": (head.step, 1, MOST_STEPS),
+              "total_steps": (head.total_steps, 0, MOST_STEPS), "rows": (head.rows, 0, MOST_BYTES),
+              "start_step": (head.start_step, 0, head.step)}  # fmt: skip
+    for name, (value, least, most) in bounds.items():
+        if not least <= value <= most:
+            raise BadCapsule(f"{place}: {name} is {value}, not {least} to {most}")
+    kept = head.kept_rows
+    if kept is not None and (sorted(set(kept)) != list(kept) or (kept and not 0 <= kept[0] <= kept[-1] < head.rows)):
+        raise BadCapsule(f"{place}: kept_rows are not numbers of the step's {head.rows} rows, in order")
+    for mini in (*head.actor, *head.critic):
+        rows = [*(row for rank in mini.rows for row in rank), *(row for one in mini.micro_batches for row in one.rows)]
+        if rows and not 0 <= min(rows) <= max(rows) < head.rows:
+            raise BadCapsule(f"{place}: an update has row {max(rows)}, the step has {head.rows} rows")
+        if len(mini.rows) > head.world_size or any(not 0 <= one.rank < head.world_size for one in mini.micro_batches):
+            raise BadCapsule(f"{place}: an update has more ranks than {head.world_size}")

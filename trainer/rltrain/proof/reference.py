@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rltrain.proof import compare, order
+from rltrain.proof import anchor, compare, order
 from rltrain.proof import model as models
 from rltrain.proof.compare import EPS, Numbers, Unknown
 from rltrain.proof.model import Named, Tokens
@@ -41,19 +42,23 @@ class Reading:
 
 
 class Reference:
-    """One capsule, and what was computed of it so far. `saved`: weights from `--checkpoint`, of the actor before."""
+    """One capsule, and what was computed of it so far. `saved`: weights from `--checkpoint`, of the actor before;
+    `score`: the file of `--score`."""
 
-    def __init__(self, case: Case, saved: Named | None = None) -> None:
-        self.case, self.saved = case, saved
+    def __init__(self, case: Case, saved: Named | None = None, score: Path | None = None) -> None:
+        self.case, self.saved, self.score = case, saved, score
         self._models: dict[tuple[str, torch.dtype, torch.dtype], Any] = {}
         self._readings: dict[tuple[str, str, torch.dtype], Reading] = {}
+        self._found: dict[str, Named | None] = {}
         self.kept: dict[str, Any] = {}
         """What one link leaves for a later one, such as the steps of an update."""
 
     @cached_property
     def ranks(self) -> dict[int, int]:
-        """The rank that read each row, in passes without update."""
+        """The rank that read each row, in passes without update; empty where rows were left out."""
         case = self.case
+        if case.head.kept_rows is not None:
+            return {}
         shares = order.dealt(
             range(len(case.rows)), case.lengths, case.head.world_size, case.config("trainer.balance_batch", True)
         )
@@ -81,13 +86,29 @@ class Reference:
             Unknown: the capsule does not have them.
         """
         if moment == "actor.before" and self.saved is not None:
+            held = self.case.weights.get(moment, {})
+            if bad := anchor.kept_differ(held, self.saved):
+                count = f"{len(bad)} of {len(held)} tensors, the first is '{bad[0]}'"
+                raise Unknown(f"the checkpoint holds other weights than this step began with, in {count}")
             return self.saved
         if not self.case.whole:
-            raise Unknown(f"the capsule keeps {self.case.head.tensors}; give the weights with --checkpoint")
+            role = next((role for role, name in anchor.MOMENTS.items() if name == moment), None)
+            if role is not None and moment not in self._found:
+                self._found[moment] = anchor.whole_weights(self.case, role)
+            if (found := self._found.get(moment)) is not None:
+                return found
+            words = (
+                "its model's files do not hold these" if role == "reference" else "give the weights with --checkpoint"
+            )
+            raise Unknown(f"the capsule keeps {self.case.head.tensors}; {words}")
         if moment not in self.case.weights:
             reasons = "; ".join(self.case.head.missing)
             raise Unknown(f"the capsule has no weights '{moment}'" + (f" ({reasons})" if reasons else ""))
         return self.case.weights[moment]
+
+    def model_config(self, critic: bool) -> Mapping[str, Any]:
+        """Of the actor's model or the critic's."""
+        return self.case.head.critic_config if critic and self.case.head.critic_config else self.case.head.model_config
 
     def model(self, moment: str, compute: torch.dtype, dtype: torch.dtype) -> Any:
         """A model with the weights of MOMENT, rounded to COMPUTE, held in DTYPE.
@@ -98,8 +119,9 @@ class Reference:
         key = (moment, compute, dtype)
         if key not in self._models:
             try:
+                critic = moment.startswith("critic")
                 self._models[key] = models.build(
-                    self.case.head.model_config, self.weights(moment), compute, dtype, moment.startswith("critic")
+                    self.model_config(critic), self.weights(moment), compute, dtype, critic
                 ).requires_grad_(False)
             except models.CannotBuild as error:
                 raise Unknown(str(error)) from None
@@ -135,7 +157,10 @@ class Reference:
     @cached_property
     def size(self) -> int:
         """Parameters of the actor."""
-        shapes = self.case.weights.get("actor.before", {}) if self.saved is None else self.saved
+        try:
+            shapes = self.weights("actor.before")
+        except Unknown:
+            shapes = self.saved or self.case.weights.get("actor.before", {})
         return sum(tensor.numel() for tensor in shapes.values())
 
     @cached_property

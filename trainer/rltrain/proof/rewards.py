@@ -8,8 +8,8 @@ from typing import Any
 
 Rule = Mapping[str, Any]
 Score = Callable[[str, str], float]
-OTHERS = ("custom", "model")
-"""Parts that a user's function or a reward model gave: a capsule runs no code, they are taken as recorded."""
+MODEL = "model"
+"""The part that a reward model gave: its weights are not in a capsule, it is taken as recorded."""
 
 
 def digits(text: str, truth: str) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlcheck.facts.capsule import MiniRecord
+from rlcheck.facts.step import Link
 from rltrain.proof import formulas
 from rltrain.proof import model as models
 from rltrain.proof.compare import Unknown
@@ -34,11 +35,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step by the reference. `read`: log-probabilities or values of its rows, `[B, R]`."""
+    """One optimizer step by the reference. `read`: log-probabilities or values of its rows, `[B, R]`. `norms`: of the
+    gradient of each of `Update.passes`, for the first step."""
 
     gradient: Named
     read: Tensor
     norm: float
+    norms: Sequence[float] = ()
 
 
 class Update:
@@ -55,14 +58,56 @@ class Update:
         """The format of parameters and moments."""
         return DTYPES.get(str(self.settings["fsdp_config"]["model_dtype"]), torch.float32)
 
+    def optim(self, name: str) -> Mapping[str, Any]:
+        """AdamW's settings of the parameter NAME."""
+        return self.settings["optim"]
+
+    def clip_factor(self, norm: float) -> float:
+        """What a gradient of this NORM is multiplied by."""
+        return formulas.clip_factor(norm, self.settings["grad_clip"])
+
+    def rates(self) -> Link | None:
+        """Learning rates and counts of a trainer with schedules of its own."""
+        return None
+
+    def tried(self) -> dict[str, dict[str, Any]] | None:
+        """Settings of its losses that are common mistakes, of a trainer with losses of its own."""
+        return None
+
     def counts(self, rows: Sequence[int]) -> Counts:
         """Of the mini batch of ROWS."""
-        mask = self.case.mask[list(rows)]
+        mask = self.case.loss_mask[list(rows)]
         return Counts(int(mask.sum()), int(mask.any(-1).sum()))
 
     def rows_of(self, mini: int) -> list[int]:
-        """The rows of a mini batch, by what was recorded."""
-        return sorted(row for rank in self.minis[mini].rows for row in rank)
+        """The rows of a mini batch that the capsule keeps, by their places there, by what was recorded."""
+        return sorted(self.case.here(row for rank in self.minis[mini].rows for row in rank))
+
+    def ranks_of(self, mini: int) -> dict[int, int]:
+        """The rank of each of `rows_of`."""
+        shares = enumerate(self.minis[mini].rows)
+        return {row: rank for rank, share in shares for row in self.case.here(share)}
+
+    def require_rows(self, mini: int) -> None:
+        """Refuse a mini batch of which rows were left out.
+
+        Raises:
+            Unknown: how many.
+        """
+        count, kept = sum(len(share) for share in self.minis[mini].rows), len(self.rows_of(mini))
+        if kept < count:
+            raise Unknown(f"the capsule keeps {kept} of the {count} rows of the {self.role}'s mini batch {mini}")
+
+    def counts_of(self, mini: int) -> Counts:
+        """Of a mini batch: by the rows that are kept, and what was recorded of passes with others."""
+        found = self.counts(self.rows_of(mini))
+        tokens, rows = found.tokens, found.rows
+        for micro in self.minis[mini].micro_batches:
+            here = self.case.here(micro.rows)
+            if len(here) < len(micro.rows):
+                tokens += int(micro.terms.get("loss_tokens") or 0) - self.counts(here).tokens
+                rows += len(micro.rows) - len(here)
+        return Counts(tokens, rows)
 
     def terms(
         self,
@@ -79,7 +124,7 @@ class Update:
         settings, wide = {**self.settings, **(changed or {})}, read.shape[1]
         scale = settings.get("scale") or self.case.config("actor_rollout_ref.actor.loss_scale_factor")
         scale = float(scale or self.case.config("data.max_response_length"))
-        mask = self.case.mask[list(rows), :wide]
+        mask = self.case.loss_mask[list(rows), :wide]
 
         def field(name: str) -> Tensor:
             return formulas.only(self.case.batch[name][list(rows), :wide].to(read.dtype), mask)
@@ -127,20 +172,45 @@ class Update:
         return models.gradients(model, here, lambda row: self.loss_of(model, row, counts, part, seen)), seen
 
     def model(self, low: bool) -> Any:
-        """The role's model before its update, with gradients: in float64, or LOW, in the run's format."""
+        """The role's model before its update, with gradients: in float64, or LOW, in the run's format.
+
+        Raises:
+            Unknown: it cannot be built.
+        """
         compute = self.ref.compute(self.role)
         weights, dtype = self.ref.weights(f"{self.role}.before"), compute if low else torch.float64
-        return models.build(self.case.head.model_config, weights, compute, dtype, self.role == "critic")
+        critic = self.role == "critic"
+        try:
+            return models.build(self.ref.model_config(critic), weights, compute, dtype, critic)
+        except models.CannotBuild as error:
+            raise Unknown(str(error)) from None
 
     @cached_property
     def first(self) -> tuple[Step, Step]:
-        """The first optimizer step's gradient: in float64, and in the run's format."""
+        """The first optimizer step's gradient: in float64, and in the run's format.
+
+        Raises:
+            Unknown: not all of its rows are here, or can be read.
+        """
+        self.require_rows(0)
         steps: list[Step] = []
         for low in (False, True):
-            counts = self.counts(self.rows_of(0))
-            gradient, seen = self.gradient(self.model(low), self.rows_of(0), counts)
-            steps.append(Step(gradient, seen, norm(gradient.values())))
+            counts, model = self.counts(self.rows_of(0)), self.model(low)
+            gradient, norms = Named(), list[float]()
+            seen = torch.full(self.case.mask.shape, torch.nan, dtype=torch.float64)
+            for rows in self.passes:
+                part, read = self.gradient(model, rows, counts)
+                gradient = {name: gradient[name] + found if gradient else found for name, found in part.items()}
+                seen[rows], norms = read[rows], [*norms, norm(part.values())]
+            steps.append(Step(gradient, seen, norm(gradient.values()), norms))
         return steps[0], steps[1]
+
+    @cached_property
+    def passes(self) -> list[list[int]]:
+        """The rows of each pass of the first mini batch; all in one where passes do not share them out."""
+        each = [self.case.here(micro.rows) for micro in self.minis[0].micro_batches]
+        whole = self.rows_of(0)
+        return each if sorted(row for rows in each for row in rows) == whole else [whole]
 
     def start(self, dtype: torch.dtype) -> dict[str, State]:
         """Weights and moments before the first step."""
@@ -163,6 +233,7 @@ class Update:
         named = dict(model.named_parameters())
         for number, mini in enumerate(self.minis):
             if number:
+                self.require_rows(number)
                 gradient, seen = self.gradient(model, self.rows_of(number), self.counts(self.rows_of(number)))
             else:
                 step = self.first[int(low)]
@@ -171,11 +242,10 @@ class Update:
             steps.append(Step(gradient, seen, norm(gradient.values())))
             if not mini.applied:
                 continue
-            factor = formulas.clip_factor(steps[-1].norm, self.settings["grad_clip"])
+            factor = self.clip_factor(steps[-1].norm)
             for name, found in gradient.items():
                 count = (mini.adam_steps or 0) if number == 0 or mini.adam_steps is not None else number
-                optim = self.settings["optim"]
-                states[name] = formulas.adamw(optim, states[name], found.to(dtype) * factor, mini.lr, count)
+                states[name] = formulas.adamw(self.optim(name), states[name], found.to(dtype) * factor, mini.lr, count)
                 # Ranks round stored weights to the format of their passes.
                 rounded = (
                     states[name][0]

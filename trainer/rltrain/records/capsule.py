@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import torch
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
+from rlcheck.capsules.write import HEAD, beside, close, encoded, replaced
 from rlcheck.facts.capsule import Capsule, CapsuleRow
 
-MOST_BYTES = 64 << 20
-"""A capsule is no larger."""
-_MOST_TOKENIZER_BYTES = 20 << 20
 _SMALL = {torch.int64: torch.int32}
 _AS_THEY_ARE = ("policy_version", "rollout_prompt_lengths", "rollout_prompt_digests")
 
@@ -27,36 +23,30 @@ def write(
     batch: Mapping[str, Tensor],
     weights: Mapping[str, Tensor],
     save_tokenizer: Callable[[Path], object],
-) -> Path:
-    """Write DIRECTORY, in the place of one that is there; returns it.
+) -> Capsule:
+    """Write DIRECTORY, in the place of one that is there; returns its head.
 
     Raises:
         OSError: it cannot be written.
         ValueError: it would be larger than `MOST_BYTES`.
     """
-    fresh = directory.with_name(f".{directory.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    try:
+    with replaced(directory) as fresh:
         save_file({name: _compact(name, tensor) for name, tensor in batch.items()}, fresh / "batch.safetensors")
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, fresh / "weights.safetensors")
-        lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
-        (fresh / "rows.jsonl").write_bytes(lines)
-        save_tokenizer(fresh / "tokenizer")
-        missing = capsule.missing
-        if sum(file.stat().st_size for file in (fresh / "tokenizer").iterdir()) > _MOST_TOKENIZER_BYTES:
-            shutil.rmtree(fresh / "tokenizer")
-            missing = (*missing, "the tokenizer: its files are larger than 20 MB")
-        head = msgspec.structs.replace(capsule, missing=missing)
-        (fresh / "capsule.json").write_bytes(msgspec.json.format(msgspec.json.encode(head), indent=1) + b"\n")
-        if (size := sum(file.stat().st_size for file in fresh.rglob("*") if file.is_file())) > MOST_BYTES:
-            raise ValueError(f"it has {size >> 20} MB, more than {MOST_BYTES >> 20}")
-        shutil.rmtree(directory, ignore_errors=True)
-        fresh.replace(directory)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    return directory
+        capsule = beside(fresh, capsule, rows, save_tokenizer)
+        close(fresh, capsule)
+    return capsule
+
+
+def write_head(directory: Path, capsule: Capsule) -> None:
+    """Write the head of the capsule in DIRECTORY again, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fresh = directory / f".{HEAD}.new"
+    fresh.write_bytes(encoded(capsule))
+    fresh.replace(directory / HEAD)
 
 
 def _compact(name: str, tensor: Tensor) -> Tensor:

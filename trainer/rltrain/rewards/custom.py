@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import inspect
 import math
 import numbers
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +51,8 @@ class CustomFunction:
                 extra_info=request.extra_info,
                 **self._spec.reward_kwargs,
             )
+            if inspect.isawaitable(answer):
+                answer = asyncio.run(_awaited(answer))
         except BaseException as error:  # sys.exit() too is an answer that is none
             raise BadReward(f"{_place(error, self._spec.path)} raised {_words(error)}") from None
         try:
@@ -107,6 +110,10 @@ def _kind(value: Any) -> str:
     return f"{type(value).__name__} {shown}"
 
 
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
 def _load(spec: CustomSpec) -> Callable[..., Any]:
     path = Path(spec.path)
     if not path.is_file():
@@ -133,8 +140,6 @@ def _load(spec: CustomSpec) -> Callable[..., Any]:
 
 
 def _check_signature(function: Callable[..., Any], spec: CustomSpec) -> None:
-    if inspect.iscoroutinefunction(function):
-        raise UserError(f"custom_reward_function: {spec.name} in {spec.path} is async; it must be a plain function")
     try:
         signature = inspect.signature(function)
     except ValueError:  # a built-in that tells nothing about itself

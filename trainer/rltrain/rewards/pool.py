@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ from rltrain.rewards.spec import spec_of
 
 if TYPE_CHECKING:
     from rltrain.config.schema import RunConfig
+
+
+_LOG = logging.getLogger(__name__)
 
 
 class RewardPool:
@@ -34,6 +38,8 @@ class RewardPool:
         self._num_processes = config.reward_model.num_processes
         self._start_timeout_s = config.reward_model.start_timeout_s
         self._children: list[Child] = []
+        self.num_retries = 0
+        """Calls that were made again since the pool was opened."""
         self.on_poll: Callable[[int], None] = _go_on
         """Called many times a second while rewards are computed, with how many of a call are done; may raise."""
 
@@ -50,8 +56,9 @@ class RewardPool:
         """The results, in the order of REQUESTS.
 
         Raises:
-            UserError: a sample that nothing scores, or whose scoring raised, gave no finite number, hung, or killed
-                its process. Of several, the first in order. The pool stays usable.
+            UserError: a sample that nothing scores; or one whose scoring raised, gave no finite number, hung, or killed
+                its process, each time that it was tried, where there is no `reward_model.default_score`. Of several,
+                the first in order. The pool stays usable.
         """
         self._check_covered(requests)
         if not self._spec.part_names:
@@ -59,9 +66,16 @@ class RewardPool:
         if not requests:
             return []
         self._start(min(self._num_processes, len(requests)))
-        work = Round(self._spec, self._children, requests, self.on_poll)
+        work = Round(self._spec, self._children, requests, self._renew, self.on_poll)
         try:
-            return work.run()
+            results = work.run()
+            self.num_retries += work.retries
+            if work.defaults:
+                first = work.defaults[min(work.defaults)]
+                _LOG.warning(
+                    "%d samples were given reward_model.default_score, the first: %s", len(work.defaults), first
+                )
+            return results
         finally:
             # After an error some hang or are dead, and some still work on what nobody waits for any more.
             self._drop([*work.busy, *work.broken])
@@ -82,6 +96,12 @@ class RewardPool:
         for child in children:
             self._children.remove(child)
             child.kill()
+
+    def _renew(self, child: Child) -> Child:
+        """A child that is ready, in place of CHILD."""
+        self._drop([child])
+        self._start(len(self._children) + 1)
+        return self._children[-1]
 
     def _check_covered(self, requests: Sequence[RewardRequest]) -> None:
         if self._model_covers:

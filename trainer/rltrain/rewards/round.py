@@ -1,17 +1,18 @@
-"""One batch on its way through a pool: lists go to idle children, results come back, failures get a sample."""
+"""One batch on its way through a pool: lists go to idle children, results come back, failures are tried again."""
 
 from __future__ import annotations
 
+import bisect
 import math
 import selectors
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rltrain.core.errors import UserError
 from rltrain.rewards.process import Child
 from rltrain.rewards.request import Failure, RewardRequest, RewardResult
-from rltrain.rewards.spec import ScorerSpec
+from rltrain.rewards.spec import FAILED, ScorerSpec
 
 POLL_S = 0.05
 """How often hung and dead children are looked for."""
@@ -20,27 +21,41 @@ LISTS_PER_PROCESS = 4
 
 
 class Round:
-    """Scores REQUESTS with CHILDREN, which must be idle; ON_POLL is told again and again how many are done."""
+    """Scores REQUESTS with CHILDREN, which must be idle.
+
+    RENEW gives a child in place of one that hangs or is dead; ON_POLL is told again and again how many are done.
+    """
 
     def __init__(
         self,
         spec: ScorerSpec,
         children: Sequence[Child],
         requests: Sequence[RewardRequest],
+        renew: Callable[[Child], Child],
         on_poll: Callable[[int], None],
     ) -> None:
         self._spec = spec
         self._requests = requests
+        self._renew = renew
         self._on_poll = on_poll
-        self._size = math.ceil(len(requests) / (LISTS_PER_PROCESS * len(children)))
-        self._waiting = deque(range(0, len(requests), self._size))
+        size = math.ceil(len(requests) / (LISTS_PER_PROCESS * len(children)))
+        self._waiting = [list(range(at, min(at + size, len(requests)))) for at in range(0, len(requests), size)]
+        """Lists of samples, in order of their first."""
         self._idle = list(children)
-        self.busy: dict[Child, int] = {}
-        """Children at work, and the number of the first sample of their list."""
+        self.busy: dict[Child, list[int]] = {}
+        """Children at work, and the samples of their list."""
         self.broken: list[Child] = []
-        """Children that hang or are dead."""
+        """Children that hang or are dead, and were not renewed."""
         self._results: dict[int, RewardResult] = {}
         self._failures: dict[int, str] = {}
+        self._tries: Counter[int] = Counter()
+        self.defaults: dict[int, str] = {}
+        """Samples that were given `reward_model.default_score`, and why."""
+
+    @property
+    def retries(self) -> int:
+        """Calls that were made again, all samples together."""
+        return sum(min(tries, self._spec.max_retries) for tries in self._tries.values())
 
     def run(self) -> list[RewardResult]:
         """All results in order.
@@ -64,24 +79,33 @@ class Round:
                         self._check_time(child)
                     if child not in self.busy:
                         selector.unregister(child)
+                while self.broken and self._is_left():
+                    self._idle.append(self._renew(self.broken.pop()))
         if self._failures:
             raise UserError(self._failures[min(self._failures)])
         return [self._results[index] for index in range(len(self._requests))]
 
+    def _last(self) -> int:
+        """Samples from here on matter no longer: one before them has failed for good."""
+        return min(self._failures, default=len(self._requests))
+
+    def _is_left(self) -> bool:
+        return bool(self._waiting) and self._waiting[0][0] < self._last()
+
     def _hand_out(self) -> list[Child]:
-        """Give lists to idle children, in order; after a failure no more."""
+        """Give lists to idle children, in order; after a failure those alone that come before it."""
         started: list[Child] = []
-        while self._waiting and self._idle and not self._failures:
-            child, first = self._idle.pop(), self._waiting.popleft()
-            self.busy[child] = first
+        while self._is_left() and self._idle:
+            child, samples = self._idle.pop(), self._waiting.pop(0)
+            self.busy[child] = samples
             started.append(child)
-            child.send(self._requests[first : first + self._size], self._spec.timeout_s)
+            child.send([self._requests[index] for index in samples], self._spec.timeout_s)
         return started
 
     def _wanted(self) -> list[Child]:
         """Children to wait for: after a failure those that may know of an earlier one."""
-        last = min(self._failures, default=len(self._requests))
-        return [child for child, first in self.busy.items() if first < last]
+        last = len(self._requests) if self._is_left() else self._last()
+        return [child for child, samples in self.busy.items() if samples[0] < last]
 
     def _collect(self, child: Child) -> None:
         try:
@@ -94,11 +118,11 @@ class Round:
             if words is not None:
                 self._break(child, words)
             return
-        first = self.busy.pop(child)
+        samples = self.busy.pop(child)
         self._idle.append(child)
-        for index, result in enumerate(reply[0], first):
+        for done, (index, result) in enumerate(zip(samples, reply[0], strict=False)):
             if isinstance(result, Failure):
-                self._failures[index] = f"{result.words}; {self._requests[index].words()}"
+                self._failed(index, f"{result.words}; {self._requests[index].words()}", samples[done + 1 :])
             else:
                 self._results[index] = result
 
@@ -108,7 +132,25 @@ class Round:
             self._break(child, f"took longer than reward_model.timeout_s = {self._spec.timeout_s:g} s")
 
     def _break(self, child: Child, words: str) -> None:
-        sample, part = child.working_on(len(self._spec.part_names))
-        index = self.busy.pop(child) + sample
+        at, part = child.working_on(len(self._spec.part_names))
+        samples = self.busy.pop(child)
         self.broken.append(child)
-        self._failures[index] = f"reward {self._spec.part_names[part]} {words}; {self._requests[index].words()}"
+        index = samples[at]
+        words = f"reward {self._spec.part_names[part]} {words}; {self._requests[index].words()}"
+        self._failed(index, words, samples[at + 1 :])
+        if at and index not in self._failures:  # scored, and lost with the child
+            bisect.insort(self._waiting, samples[:at])
+
+    def _failed(self, index: int, words: str, behind: list[int]) -> None:
+        """Sample INDEX gave no reward: try it again, with those BEHIND it in its list, or settle for less."""
+        self._tries[index] += 1
+        again = [index]
+        if self._tries[index] > self._spec.max_retries:
+            again = []
+            if self._spec.default_score is None:
+                self._failures[index] = words
+            else:
+                self.defaults[index] = words
+                self._results[index] = RewardResult(self._spec.default_score, {FAILED: 1.0}, 0.0)
+        if again or behind:
+            bisect.insort(self._waiting, [*again, *behind])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 CUSTOM = "custom"
 MODEL = "model"
 OVERLONG = "overlong"
+FAILED = "failed"
+"""Part of a sample that was given `reward_model.default_score`."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class ScorerSpec:
     timeout_s: float = 30.0
     """Longest time that one rule or function may take for one sample."""
     seed: int = 1
+    max_retries: int = 0
+    """How often a sample is scored again that gave no reward."""
+    default_score: float | None = None
+    """Score of a sample that gave none on any try; None: an error."""
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -75,7 +81,7 @@ def spec_of(config: RunConfig) -> ScorerSpec:
     rules = tuple(_rule(rule) for rule in config.reward_model.rules)
     names = [rule.name for rule in rules]
     for name in names:
-        if names.count(name) > 1 or name in (CUSTOM, MODEL, OVERLONG):
+        if names.count(name) > 1 or name in (CUSTOM, MODEL, OVERLONG, FAILED):
             raise UserError(
                 f"reward_model.rules has more than one part named '{name}': set `name` in each, so that metrics differ"
             )
@@ -88,7 +94,8 @@ def spec_of(config: RunConfig) -> ScorerSpec:
         raise UserError(
             "nothing gives a reward: set reward_model.rules, custom_reward_function.path or reward_model.enable"
         )
-    return ScorerSpec(rules, custom, config.reward_model.timeout_s, config.trainer.seed)
+    reward = config.reward_model
+    return ScorerSpec(rules, custom, reward.timeout_s, config.trainer.seed, reward.max_retries, reward.default_score)
 
 
 def _rule(rule: RewardRule) -> RuleSpec:

@@ -8,7 +8,7 @@ from typing import Any
 from rltrain.config.resolve import Machine, resolve
 from rltrain.config.schema import RunConfig
 
-OPTIM = {"lr": 1e-3, "lr_warmup_steps": 5, "lr_scheduler_type": "cosine"}
+OPTIM = {"lr": 5e-4, "lr_scheduler_type": "cosine"}
 
 
 def make_config(

@@ -34,7 +34,7 @@ def agree(one: Metrics, other: Metrics) -> None:
 def test_twenty_steps_of_training_move_the_policy(single: Metrics) -> None:
     """Without this the agreements below would show nothing."""
     assert single[-1]["actor/kl_loss"] > 0.1
-    assert single[-1]["critic/vf_loss"] < 0.8 * single[0]["critic/vf_loss"]
+    assert single[-1]["critic/vf_loss"] < 0.9 * single[0]["critic/vf_loss"]
     assert single[0]["actor/optimizer_steps"] == 2
 
 

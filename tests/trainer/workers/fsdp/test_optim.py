@@ -25,20 +25,61 @@ def group() -> Any:
     disconnect()
 
 
-def test_warm_up_rises_to_the_peak_and_wastes_no_step() -> None:
-    schedule = Schedule.of(OptimConfig(lr=1.0, lr_warmup_steps=4), total_steps=10)
-    assert [schedule.lr(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+def verls_schedule(optim: OptimConfig, total: int) -> list[float]:
+    """As verl 0.9.1 has it: `_build_lr_scheduler` (workers/engine/fsdp/transformer_impl.py) and the functions that it
+    calls (utils/torch_functional.py), stepped by torch once an update."""
+    warmup = optim.lr_warmup_steps
+    if warmup <= 0:
+        warmup = int(optim.lr_warmup_steps_ratio * total)
+    coef, intercept = (1 - optim.min_lr_ratio) * 0.5, (1 + optim.min_lr_ratio) * 0.5
+
+    def ratio(update: int) -> float:
+        if update < warmup:
+            return float(update) / float(max(1, warmup))
+        if optim.lr_scheduler_type == "constant":
+            return 1.0
+        progress = float(update - warmup) / float(max(1, total - warmup))
+        return max(optim.min_lr_ratio, math.cos(math.pi * 0.5 * 2.0 * progress) * coef + intercept)
+
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=optim.lr)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, ratio)
+    rates: list[float] = []
+    for _ in range(total):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return rates
 
 
-def test_warm_up_can_be_a_share_of_all_steps() -> None:
-    assert Schedule.of(OptimConfig(lr_warmup_steps_ratio=0.1), total_steps=50).warmup_steps == 5
+@pytest.mark.parametrize("kind", ["constant", "cosine"])
+@pytest.mark.parametrize(("warmup", "ratio"), [(4, 0.0), (4, 0.9), (-1, 0.0), (-1, 0.15), (0, 0.35), (30, 0.0)])
+def test_the_schedule_is_verls(kind: str, warmup: int, ratio: float) -> None:
+    optim = OptimConfig(
+        lr=2e-5, lr_warmup_steps=warmup, lr_warmup_steps_ratio=ratio, lr_scheduler_type=kind, min_lr_ratio=0.1
+    )
+    schedule = Schedule.of(optim, 13)
+    assert [schedule.lr(update) for update in range(13)] == pytest.approx(verls_schedule(optim, 13), rel=1e-12)
+
+
+@pytest.mark.parametrize("minis", [1, 4])
+def test_an_update_has_one_rate_however_many_steps_it_takes(group: None, minis: int) -> None:
+    model = nn.Linear(2, 1, bias=False)
+    stepper = Stepper(model, OptimConfig(lr=1.0), 1.0, Schedule(1.0, 2, 10, "constant", 0.0))
+    rates: list[list[float]] = []
+    for _ in range(3):
+        rates.append([])
+        for _ in range(minis):
+            model.weight.grad = torch.ones(1, 2)
+            rates[-1].append(stepper.step("cpu").lr)
+        stepper.end_update()
+    assert rates == [[0.0] * minis, [0.5] * minis, [1.0] * minis]
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 def test_decay_ends_at_its_floor_and_stays(kind: str) -> None:
     optim = OptimConfig(lr=2.0, lr_warmup_steps=2, lr_scheduler_type=kind, min_lr_ratio=0.1)
-    schedule = Schedule.of(optim, total_steps=12)
-    rates = [schedule.lr(step) for step in range(2, 13)]
+    schedule = Schedule.of(optim, 12)
+    rates = [schedule.lr(update) for update in range(2, 13)]
     assert rates[0] == 2.0
     assert rates[5] == pytest.approx(1.1)  # half-way, both kinds stand in the middle
     assert rates == sorted(rates, reverse=True)
@@ -72,7 +113,9 @@ def test_a_gradient_that_is_not_finite_changes_nothing(group: None, bad: float) 
     assert torch.equal(model.weight, before)
     assert not stepper.optimizer.state
     model.weight.grad = torch.ones(1, 2)
-    assert stepper.step("cpu").lr == pytest.approx(1e-3 / 4), "the schedule waits too"
+    assert stepper.step("cpu").lr == 0.0, "an update has one rate"
+    stepper.end_update()
+    assert stepper.schedule.lr(stepper.num_updates) == pytest.approx(1e-3 / 4), "the schedule does not wait, as verl's"
 
 
 def test_one_ranks_nan_stops_every_rank(played: list[dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
 from rltrain.workers.fsdp.sharded_model import HOST, ShardedModel
@@ -132,6 +133,33 @@ def test_where_roles_wait_changes_nothing(models: Path, single: list[dict[str, f
     with scenes.worker(config) as worker:
         steps = scenes.Run(worker, config).steps(0, 2)
     assert [scenes.timeless(step) for step in steps] == [scenes.timeless(step) for step in single[:2]]
+
+
+@pytest.mark.parametrize("params", [True, False])
+@pytest.mark.parametrize("optimizer", [True, False])
+def test_parked_ranks_are_on_the_host_and_go_on_where_they_were(
+    models: Path, scorer: Path, params: bool, optimizer: bool, single: list[dict[str, float]]
+) -> None:
+    config = offloaded(models, scorer, param_offload=params, optimizer_offload=optimizer)
+    with Places() as places, scenes.worker(config, device=DEVICE) as worker:
+        run, sharded = scenes.Run(worker, config), models_of(worker).values()
+        steps = run.steps(0, 1)
+        moved = worker.park()
+        for one in sharded:
+            assert places.of([*one.model.parameters(), *states(one)]) == {HOST}, one.name
+        assert moved == sum(each.nbytes for one in sharded for each in on_host(one))
+        worker.unpark()
+        for one in sharded:
+            assert places.of(one.model.parameters()) == {HOST if params else DEVICE}, one.name
+            assert places.of(states(one)) <= {HOST if optimizer else DEVICE}, one.name
+        steps += run.steps(1, 2)
+    assert [scenes.timeless(step) for step in steps] == [scenes.timeless(step) for step in single[:2]]
+
+
+def on_host(sharded: ShardedModel) -> list[Tensor]:
+    """All tensors of SHARDED, this rank's shards of them."""
+    tensors = [*sharded.model.parameters(), *sharded.model.buffers(), *states(sharded)]
+    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
 
 def test_an_error_at_work_is_the_one_that_is_seen(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def test_to_answer_with_an_actor_its_weights_are_all_that_is_loaded(
     with scenes.worker(config) as worker:
         worker.load(saved[0])
         expected = scenes.full(worker)
-    monkeypatch.setattr(state, "_make_optimizer_state", lambda _: pytest.fail("made the optimizer's state"))
+    monkeypatch.setattr(state, "make_optimizer_state", lambda _: pytest.fail("made the optimizer's state"))
     with scenes.worker(config) as worker:
         random_state = torch.get_rng_state()
         worker.load_actor(saved[0])

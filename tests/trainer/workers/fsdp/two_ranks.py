@@ -15,6 +15,7 @@ from torch import nn
 
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import UserError
+from rltrain.workers.fsdp import models as loaded_models
 from rltrain.workers.fsdp.rank import RankInfo, connect, disconnect
 from rltrain.workers.fsdp.split import actor_minis
 from rltrain.workers.fsdp.spread import read_once, spread_parameters
@@ -90,6 +91,24 @@ def one_rank_nan(where: Path, rank: int, port: int) -> Any:
         untouched = worker.parameter_hash() == before
         good = worker.update_actor(minis[1:])
         return {"bad": bad, "good": good, "untouched": untouched, "moved": worker.parameter_hash() != before}
+
+
+def captured(where: Path, rank: int, port: int) -> Any:
+    """Steps that are watched, whole and by the first 40 numbers of each tensor; one that is not, and is skipped."""
+    config = make_config(where / "llama", world_size=WORLD_SIZE, actor={"use_kl_loss": True})
+    found: dict[str, Any] = {}
+    with scenes.worker(config, rank, WORLD_SIZE, port) as worker:
+        run = scenes.Run(worker, config, rank, WORLD_SIZE)
+        for number, elements in enumerate((None, 40)):
+            before, pieces = scenes.full(worker), worker.begin_capture(elements, ["model.norm.weight"])
+            metrics = run.step(number)
+            ended = worker.end_capture(elements, ["model.norm.weight"], [0, 1, 2, 3] if elements else None)
+            found[str(elements)] = (before, scenes.full(worker), pieces, ended, metrics)
+        batch = run.experience(2)
+        batch["advantages"][0, 0] = torch.nan
+        worker.update_actor(actor_minis(batch, config, 2, WORLD_SIZE)[rank][:1])
+        found["late"] = (scenes.full(worker), worker.end_capture(40, [], None))
+    return found
 
 
 def one_row(where: Path, rank: int, port: int) -> Any:
@@ -208,10 +227,20 @@ def other_tensors(where: Path, rank: int, port: int) -> Any:
 def memory(where: Path, rank: int, port: int) -> Any:
     """By how much a rank's peak of memory grows as it loads, in bytes. The first scene: others leave higher peaks."""
     peaks_kb: list[int] = []
-    for shape in ("llama", "large"):  # the small one for what libraries load at their first use
-        config = make_config(where / shape, world_size=WORLD_SIZE, actor=PLAIN, critic={"enable": False})
-        with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / f"memory-{shape}", rank)):
-            peaks_kb.append(_peak_kb())
+    prove = loaded_models.prove_policy
+
+    def loaded(*args: Any) -> None:  # before the first pass, which proves packing
+        peaks_kb.append(_peak_kb())
+        prove(*args)
+
+    loaded_models.prove_policy = loaded
+    try:
+        for shape in ("llama", "large"):  # the small one for what libraries load at their first use
+            config = make_config(where / shape, world_size=WORLD_SIZE, actor=PLAIN, critic={"enable": False})
+            with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / f"memory-{shape}", rank)):
+                pass
+    finally:
+        loaded_models.prove_policy = prove
     return (peaks_kb[1] - peaks_kb[0]) * 1024
 
 
@@ -240,6 +269,7 @@ SCENES: dict[str, Scene] = {
         train_opt_by_tokens,
         resume,
         one_rank_nan,
+        captured,
         one_row,
         lost_gradient,
         supervised,

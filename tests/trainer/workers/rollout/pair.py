@@ -77,7 +77,7 @@ class Pair:
         completions = self.engine.call("generate", requests, sampling)
         tokenizer = AutoTokenizer.from_pretrained(self.config.actor_rollout_ref.model.path)
         samples = [Sample(str(row), row, prompt_ids=one.prompt_ids) for row, one in enumerate(requests)]
-        batch = assemble(samples, completions, tokenizer, 1).bare()
+        batch = assemble(samples, completions, tokenizer).bare()
         dealt = shards(batch, self.config, len(self.ranks.members))
         answers = self.ranks.each("log_probs", [fields for _, fields in dealt])
         actor = torch.zeros(batch["rollout_log_probs"].shape)

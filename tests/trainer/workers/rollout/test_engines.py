@@ -52,6 +52,14 @@ def test_greedy_takes_the_likeliest_and_tells_the_models_own_log_prob(bench: Ben
     assert min(answer.log_probs[0] for answer in answers) < -1e-3
 
 
+def test_log_probs_are_computed_only_where_they_are_asked_for(bench: Bench) -> None:
+    asked = requests(4)
+    without = bench.child.generate(asked, replace(PLAIN, log_probs=False))
+    assert [answer.log_probs for answer in without] == [()] * 4
+    tokens = [answer.token_ids for answer in bench.child.generate(asked, PLAIN)]
+    assert [answer.token_ids for answer in without] == tokens, "the draw is the same"
+
+
 def test_a_call_repeats_to_the_bit(bench: Bench) -> None:
     asked = requests(12)
     assert bench.child.generate(asked, PLAIN) == bench.child.generate(asked, PLAIN)
@@ -311,3 +319,4 @@ def test_max_tokens_and_the_models_length_are_limits(bench: Bench) -> None:
     for most in (1, 5):
         answers = bench.child.generate(asked, replace(PLAIN, ignore_eos=True, max_tokens=most))
         assert {(answer.finish_reason, len(answer.token_ids)) for answer in answers} == {("length", most)}
+        assert {answer.policy_version for answer in answers} == {bench.version}, "what the engine says that it holds"

@@ -95,7 +95,9 @@ def read_empty_answer(worker: Any) -> None:
     """What becomes of an answer without tokens."""
     from vllm.outputs import CompletionOutput, RequestOutput
 
-    from rltrain.workers.rollout.vllm.engine import _completion
+    from rltrain.workers.rollout.vllm.engine import _answer
+    from rltrain.workers.rollout.vllm.retry import answered
 
     answer = CompletionOutput(0, "", [], None, [], finish_reason="stop", stop_reason="x")
-    _completion(RequestOutput("0", None, [5, 6, 7], None, [answer], True))
+    output = RequestOutput("0", None, [5, 6, 7], None, [answer], True)
+    answered(lambda _: [_answer(output)], requests(1), 0)

@@ -82,22 +82,29 @@ class CriticOptimConfig(OptimConfig):
     lr: float = Field(default=1e-5, gt=0)
 
 
+class CriticModelConfig(ModelConfig):
+    """`critic.model`."""
+
+    use_remove_padding: bool | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Pack the tokens of a micro batch into one row, without padding; null: as the actor."""
+
+
 class CriticConfig(Section):
     """`critic`: the value model that GAE needs."""
 
     enable: bool | None = None
     """Null: as `algorithm.adv_estimator` needs it."""
-    model: ModelConfig = ModelConfig()
+    model: CriticModelConfig = CriticModelConfig()
     """`path` null: the actor's model as backbone, with a fresh value head."""
     optim: CriticOptimConfig = CriticOptimConfig()
     fsdp_config: FsdpConfig = FsdpConfig()
     ppo_mini_batch_size: int | None = Field(default=None, gt=0)
-    """Null: the actor's, as for each of the five below."""
+    """Null: the actor's, as for each of the five below and `loss_agg_mode`."""
     ppo_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
     use_dynamic_bsz: bool | None = None
     ppo_max_token_len_per_gpu: int | None = Field(default=None, gt=0)
     ppo_epochs: int | None = Field(default=None, gt=0)
     shuffle: bool | None = None
     cliprange_value: float = Field(default=0.5, gt=0)
-    loss_agg_mode: LossAggMode = "token-mean"
+    loss_agg_mode: LossAggMode | None = None
     grad_clip: float | None = Field(default=1.0, gt=0)

@@ -39,8 +39,10 @@ class FilterGroupsConfig(Section):
     """`algorithm.filter_groups`: DAPO's dynamic sampling (arXiv:2503.14476): groups of equal rewards are dropped."""
 
     enable: bool = False
-    metric: Literal["score", "reward"] = "score"
-    """What must differ within a group. The two are the same, but for KL in the reward: `reward` is refused then."""
+    metric: str = Field(default="acc", min_length=1)
+    """What must differ within a group: `acc` (whether answers are right, by the rules that know the ground truth, or a
+    function's own `acc`), `score` (all parts of the reward by their weights, without the penalty for length), or the
+    name of a part, such as a rule's, `custom`, `custom/KEY` or `model`."""
     max_num_gen_batches: int = Field(default=0, ge=0)
     """Generation rounds to fill one batch; 0: no limit."""
 
@@ -57,3 +59,6 @@ class AlgorithmConfig(Section):
     kl_ctrl: KlCtrlConfig = KlCtrlConfig()
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
+    mask_truncated_completions: bool = False
+    """DAPO's overlong filtering: answers cut at `data.max_response_length` count in no loss; their rewards still count
+    in the baseline of their group. rltrain's own."""

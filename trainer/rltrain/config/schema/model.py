@@ -36,12 +36,13 @@ class ModelConfig(Section):
 
 
 class OptimConfig(Section):
-    """AdamW (Loshchilov and Hutter 2019) and the schedule of its learning rate."""
+    """AdamW (Loshchilov and Hutter 2019) and the schedule of its learning rate, which changes once an iteration."""
 
     lr: float = Field(default=1e-6, gt=0)
     lr_warmup_steps: int = Field(default=-1, ge=-1)
-    """Optimizer steps of linear warm-up; -1: take `lr_warmup_steps_ratio`."""
+    """Training iterations of linear warm-up, the first at a rate of 0; 0 or less: as `lr_warmup_steps_ratio` says."""
     lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Warm-up as a share of the run's iterations, rounded down."""
     lr_scheduler_type: Literal["constant", "cosine", "linear"] = "constant"
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.01, ge=0)

@@ -52,14 +52,26 @@ class RewardModelConfig(Section):
     overlong_buffer: OverlongBufferConfig = OverlongBufferConfig()
     timeout_s: float = Field(default=30.0, gt=0)
     """Longest time that one call of a rule or function may take for one sample."""
+    max_retries: int = Field(default=2, ge=0)
+    """How often a sample is scored again whose rule or function raised, hung or died. rltrain's own."""
+    default_score: float | None = None
+    """Score of a sample that gave no reward on any try, counted in `reward/failed`; null: the run ends.
+    rltrain's own."""
     start_timeout_s: float = Field(default=120.0, gt=0)
     """Longest time that loading the rules and the user's file may take."""
+    rescore: bool | None = None
+    """Score answers a second time, for checks that training does not need: validation's `val/reward/shuffled` and
+    `val/reward/best_constant`, and one sample of each step for the audit. Null: where rules score alone, and none of
+    them is `math`, which takes milliseconds."""
     num_processes: int = Field(default=1, gt=0)
     """Processes that compute rules and functions."""
 
 
 class CustomRewardFunctionConfig(Section):
-    """`custom_reward_function`: `name(data_source, solution_str, ground_truth, extra_info=None)` in the file `path`."""
+    """`custom_reward_function`: `name(data_source, solution_str, ground_truth, extra_info=None)` in the file `path`.
+
+    The function may be `async`: each call is then awaited.
+    """
 
     path: str | None = None
     name: str = "compute_score"

@@ -72,10 +72,13 @@ class RolloutConfig(Section):
     log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
     """Micro batch for the actor's old log-probabilities; null: `actor.ppo_micro_batch_size_per_gpu`."""
     calculate_log_probs: bool = True
-    """Keep the engine's own log-probabilities of the sampled tokens."""
+    """Have the engine compute its own log-probabilities of the sampled tokens. False: no
+    `training/rollout_probs_diff_*`, no rollout correction."""
     engine_kwargs: dict[str, dict[str, Any]] = {}
     """Passed through to the engine: `engine_kwargs.vllm.*`."""
     checkpoint_engine: CheckpointEngineConfig = CheckpointEngineConfig()
+    max_retries: int = Field(default=2, ge=0)
+    """How often a request is asked again that the engine gave up. rltrain's own."""
     start_timeout_s: float = Field(default=600, gt=0)
     """Longest time that an engine may take to start."""
     generate_timeout_s: float = Field(default=1800, gt=0)

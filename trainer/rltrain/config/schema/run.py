@@ -39,9 +39,9 @@ class TrainerConfig(Section):
     default_local_dir: str = "runs/${trainer.project_name}/${trainer.experiment_name}"
     """The run directory."""
     save_freq: int = -1
-    """Steps between checkpoints; -1: only the last."""
+    """Steps between checkpoints, of which the last step always has one; -1: none is ever saved."""
     test_freq: int = -1
-    """Steps between validations; -1: only before and after."""
+    """Steps between validations, the last step's always among them; -1: none after the training has begun."""
     val_before_train: bool = True
     resume_mode: str = "auto"
     """`auto`: go on from the last checkpoint of the run directory, if there is one. `disable`: start over. A path, or
@@ -50,18 +50,23 @@ class TrainerConfig(Section):
     max_actor_ckpt_to_keep: int | None = Field(default=None, gt=0)
     """Checkpoints to keep besides the best; null: all."""
     critic_warmup: int = Field(default=0, ge=0)
-    """Steps in which only the critic learns."""
+    """The first step in which the actor learns, beside the critic: N - 1 steps are the critic's alone."""
     balance_batch: bool = True
     """Spread long and short samples evenly over the ranks."""
     rollout_data_dir: str | None = None
-    """Directory for samples; null: `samples/` in the run directory."""
+    """Directory for every sample of every step, as `STEP.jsonl`; null: none. A few are in `samples/` of the run
+    directory, too."""
     log_samples_freq: int = 10
-    """Steps between samples written; -1: never."""
+    """Steps between samples written to `samples/` in the run directory; -1: never."""
     num_log_samples: int = Field(default=8, ge=0)
+    """Of such a step, the first so many."""
     verify_weight_sync: bool = False
     """Compare checksums of the engine's weights with those of the actor's own parameters after each sync."""
     audit: bool = True
     """Write the audit record of each step."""
+    audit_freq: int | None = Field(default=None, gt=0)
+    """Steps between audits of all parameters (`parameter_sha256`), from the first on; null: so often that they take at
+    most 1 % of the time."""
     capsule_steps: tuple[int, ...] | None = None
     """Steps of which a capsule is kept, for `rlcheck step`; null: the first step, where a small model is kept whole."""
     stall_timeout_s: float = Field(default=1800, gt=0)

@@ -14,7 +14,7 @@ BEST_BY = "val/reward/mean"
 
 
 class SaveCheckpoints(Callback):
-    """Every `trainer.save_freq` steps and after the last one; comes after the metrics of the step are on disk."""
+    """Every `trainer.save_freq` steps and after the last one, or never; after the metrics of the step are on disk."""
 
     def __init__(
         self, store: CheckpointStore, write: Callable[[Path], None], state: Callable[[], dict[str, Any]], clock: Clock
@@ -32,8 +32,9 @@ class SaveCheckpoints(Callback):
 
     def on_step_end(self, record: StepRecord) -> None:
         """Save, if it is the step's turn."""
-        due = self._frequency > 0 and record.step % self._frequency == 0
-        if record.before_training or not (due or record.step == self._last_step):
+        if self._frequency < 0 or record.before_training:
+            return
+        if record.step % self._frequency and record.step != self._last_step:
             return
         value = record.metrics.get(BEST_BY)
         if value is not None and (self.best is None or value > self.best["value"]):

@@ -129,18 +129,19 @@ def opened(config: RunConfig, directory: Path, report: Report) -> Generator[Side
             yield Sides(config, crew, tokenizer, clock)
             crew.close()
     except (RunFailure, UserError):
-        _print_logs(logs)
+        print_logs(logs)
         raise
 
 
 def renewed(answers: Answers, prompts: Sequence[tuple[int, ...]], tokenizer: PreTrainedTokenizerBase) -> Answers:
     """The same answers, token for token as the engine gave them, to other PROMPTS."""
     pairs = zip(answers.batch.samples, prompts, strict=True)
-    batch = assemble([replace(sample, prompt_ids=ids) for sample, ids in pairs], answers.completions, tokenizer, 0)
+    batch = assemble([replace(sample, prompt_ids=ids) for sample, ids in pairs], answers.completions, tokenizer)
     return replace(answers, batch=batch)
 
 
-def _print_logs(logs: Path) -> None:
+def print_logs(logs: Path) -> None:
+    """Print the last lines of all LOGS to standard error."""
     for log in sorted(logs.glob("*.log")):
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]:
             sys.stderr.write(f"{line}\n")

@@ -3,7 +3,8 @@
 Registered with transformers under the name `rltrain_packed`. Sequence borders come as `cu_seq_lens_q`, which every
 model that supports attention back ends hands down to its layers. Not all of them build a block-diagonal mask from
 restarting position_ids (OPT does not, in transformers 5.17 and 5.19), and such a mask costs T x T memory where this
-costs none. Rows without `cu_seq_lens_q` go to torch's SDPA, as with `attn_implementation="sdpa"`.
+costs none. Padded rows come with a mask instead, and go to torch's SDPA. Rows with neither are those of a model that
+drops the borders on their way, and are refused.
 """
 
 # Torch and transformers are typed in part.
@@ -25,6 +26,7 @@ from rltrain.core.errors import UserError
 from rltrain.core.tensors import ints
 
 NAME = "rltrain_packed"
+KEY = "actor_rollout_ref.model.use_remove_padding"
 
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """Arguments that change the scores, and that SDPA or the packed kernel would leave out."""
@@ -48,8 +50,8 @@ def packed_attention(
         query: [1, H, T, D]; key and value: [1, H_kv, T, D].
         key: see query.
         value: see query.
-        attention_mask: ignored for packed rows.
-        cu_seq_lens_q: [N + 1] int32, where each sequence begins, and T; None: rows are not packed.
+        attention_mask: ignored for packed rows; of padded rows, which always have one (see `packed_mask`).
+        cu_seq_lens_q: [N + 1] int32, where each sequence begins, and T; None: rows are padded.
         max_length_q: tokens of the longest sequence.
         sliding_window: tokens that a token sees, itself included; None: all before it.
         kwargs: what else the layer passes, such as `scaling`.
@@ -58,15 +60,16 @@ def packed_attention(
         [1, T, H, D], and None for the attention weights.
 
     Raises:
-        UserError: the model shapes its scores in a way that packed rows do not support.
+        UserError: the model shapes its scores in a way that packed rows do not support, or its borders do not arrive.
     """
     used = [name for name in UNSUPPORTED if kwargs.get(name) is not None]
     if used:
-        raise UserError(
-            f"{type(module).__name__} needs '{used[0]}', which packed rows do not support:"
-            " set model.use_remove_padding=false for this model"
-        )
+        raise UserError(f"{type(module).__name__} needs '{used[0]}', which packed rows do not support: set {KEY}=false")
     if cu_seq_lens_q is None:
+        if attention_mask is None:
+            raise UserError(
+                f"{type(module).__name__} is not told where packed rows begin, and would mix them: set {KEY}=false"
+            )
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         assert max_length_q is not None
@@ -103,10 +106,10 @@ def varlen(
 
 
 def packed_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
-    """The mask of padded rows; none for packed rows, whose borders arrive otherwise."""
+    """The mask of padded rows, even where causality says it all; none for packed rows, whose borders come otherwise."""
     if attention_mask is None:
         return None
-    return sdpa_mask(*args, attention_mask=attention_mask, **kwargs)
+    return sdpa_mask(*args, attention_mask=attention_mask, **{**kwargs, "allow_is_causal_skip": False})
 
 
 def register() -> None:

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Pretrained
 
 from rltrain.config.schema import FsdpConfig, ModelConfig
 from rltrain.core.errors import UserError, first_line
-from rltrain.workers.fsdp import attention
+from rltrain.workers.fsdp import attention, packing
 from rltrain.workers.fsdp.precision import training_dtype
 from rltrain.workers.fsdp.spread import read_once, spread_buffers, spread_parameters
 from rltrain.workers.fsdp.value_model import ValueModel
@@ -125,16 +125,22 @@ def model_directory(model: ModelConfig) -> Path:
 
 def load_causal_lm(model: ModelConfig, fsdp: FsdpConfig, weights: Weights = FILES) -> PreTrainedModel:
     """The policy, in `fsdp.model_dtype`: its weights are where WEIGHTS leaves them until `shard` (collective)."""
-    return _load(AutoModelForCausalLM, model, fsdp, weights)
+    return _load(AutoModelForCausalLM, model, fsdp, weights, packing.ACTOR)
 
 
 def load_value_model(model: ModelConfig, fsdp: FsdpConfig, seed: int, weights: Weights = FILES) -> ValueModel:
     """The critic (collective). The backbone as `load_causal_lm` says; the head is new on every rank, made from SEED."""
-    return ValueModel(_load(AutoModel, model, fsdp, weights), seed)
+    return ValueModel(_load(AutoModel, model, fsdp, weights, packing.CRITIC), seed)
 
 
-def _load(auto_class: Any, model: ModelConfig, fsdp: FsdpConfig, weights: Weights) -> PreTrainedModel:
-    loaded = weights.load(auto_class, model, _keywords(model, fsdp))
+def _load(auto_class: Any, model: ModelConfig, fsdp: FsdpConfig, weights: Weights, section: str) -> PreTrainedModel:
+    keywords = _keywords(model, fsdp)
+    known = packing.known_architecture(auto_class, keywords["config"])
+    if model.use_remove_padding and known is not None:
+        packing.refuse_packing(known, keywords["config"], section)
+    loaded = weights.load(auto_class, model, keywords)
+    if model.use_remove_padding and known is None:
+        packing.refuse_packing(type(loaded), loaded.config, section)
     if model.enable_gradient_checkpointing:
         loaded.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return loaded
@@ -148,7 +154,8 @@ def _keywords(model: ModelConfig, fsdp: FsdpConfig) -> dict[str, Any]:
     return {
         "config": config,
         "dtype": training_dtype(fsdp.model_dtype, "fsdp_config.model_dtype"),
-        "attn_implementation": attention.NAME if model.use_remove_padding else "sdpa",
+        # None: SDPA, or transformers' own attention where the architecture has no SDPA.
+        "attn_implementation": attention.NAME if model.use_remove_padding else None,
         "trust_remote_code": model.trust_remote_code,
     }
 
@@ -216,7 +223,8 @@ def decoder_layers(backbone: nn.Module) -> list[nn.Module]:
     """
     assert isinstance(backbone, PreTrainedModel)
     names = set(backbone._no_split_modules or ())  # pyright: ignore[reportPrivateUsage]
-    found = [module for module in backbone.modules() if type(module).__name__ in names]
+    # `fully_shard` has put its own name before that of the class.
+    found = [module for module in backbone.modules() if type(module).__name__.removeprefix("FSDP") in names]
     if not found:
         raise UserError(f"{type(backbone).__name__} names no decoder layers (_no_split_modules): FSDP2 cannot shard it")
     return found

@@ -15,9 +15,11 @@ from torch import Tensor
 from rlcheck.facts.capsule import MicroRecord
 from rltrain.workers.fsdp.micro import Shard
 from rltrain.workers.fsdp.optim import StepResult
+from rltrain.workers.fsdp.outputs import Outputs
+from rltrain.workers.fsdp.parts import Parts, parts
 from rltrain.workers.fsdp.sharded_model import ShardedModel
 from rltrain.workers.fsdp.watch import Watch
-from rltrain.workers.fsdp.weights import gather, named_weights
+from rltrain.workers.fsdp.weights import named_weights
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 READING_BYTES = 16 << 20
@@ -37,13 +39,21 @@ class MiniCapture:
 
 @dataclass
 class Captured:
-    """What crosses to the controller. `weights`: on rank 0 alone. `readings`: for each token of this rank's rows of the
-    first mini batches, `I/NAME` [rows, R]; `rows_of`: the rows of the batch that they are of, by mini batch."""
+    """What one rank hands to the controller.
 
-    minis: list[MiniCapture]
-    weights: dict[str, Tensor]
-    readings: dict[str, Tensor]
-    rows_of: list[list[int]]
+    `states`: by name, `MOMENT.when/NAME`, in the order in which they were taken. `readings`: for each token of this
+    rank's rows, `I/NAME` [rows, R] of mini batch I; `rows_of`: the rows of the batch that they are of, by mini batch.
+    `left_out`: passes whose readings had no room. `not_finite`: tensors whose gradient here was not finite when a step
+    was last skipped. `outputs`: checksums of what modules gave in the first pass of the step (`outputs.Outputs`).
+    """
+
+    states: list[Parts]
+    minis: list[MiniCapture] = field(default_factory=list[MiniCapture])
+    readings: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    rows_of: list[list[int]] = field(default_factory=list[list[int]])
+    left_out: int = 0
+    not_finite: tuple[str, ...] = ()
+    outputs: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class Capture(Watch):
@@ -59,10 +69,11 @@ class Capture(Watch):
         self._sharded, self._rank, self._elements = sharded, rank, elements
         self._minis: list[MiniCapture] = []
         self._readings: list[list[tuple[list[int], dict[str, Tensor]]]] = []
-        self._room = READING_BYTES
+        self._room, self._left_out = READING_BYTES, 0
         self._rows: list[int] = []
-        self._weights: dict[str, Tensor] = {}
-        self._put_states("before")
+        self._sent = self._sent_now()
+        self._states = [states(sharded, "before", elements)]
+        self._outputs = Outputs(sharded.model, every=elements is None)
 
     def begin_mini(self, rows: Sequence[int]) -> None:
         """See `Watch`."""
@@ -75,7 +86,10 @@ class Capture(Watch):
 
     def read(self, rows: Shard, **computed: Tensor) -> None:
         """See `Watch`."""
-        if not self._rows or self._room <= 0:
+        if not self._rows:
+            return
+        if self._room <= 0:
+            self._left_out += 1
             return
         width = rows["response_mask"].shape[1]
         kept = {"mask": rows["response_mask"], "responses": rows["input_ids"][:, -width:].int()}
@@ -87,41 +101,40 @@ class Capture(Watch):
     def end_micro(self, terms: Mapping[str, Tensor]) -> None:
         """See `Watch`."""
         values = {name: finite(float(value)) for name, value in terms.items()}
-        self._minis[-1].micro_batches.append(MicroRecord(rank=self._rank, rows=tuple(self._rows), terms=values))
+        sent, self._sent = self._sent, self._sent_now()
+        norm = None if self._sent is None else finite(max(self._sent - (sent or 0.0), 0.0) ** 0.5)
+        micro = MicroRecord(rank=self._rank, rows=tuple(self._rows), terms=values, grad_norm=norm)
+        self._minis[-1].micro_batches.append(micro)
 
     def reduced(self) -> None:
         """See `Watch`."""
         if len(self._minis) > 1:
             return
-        for name, tensor in named_weights(self._sharded.model):
-            if tensor.grad is not None:
-                self._put(f"gradient/{name}", tensor.grad)
+        named = named_weights(self._sharded.model)
+        gradients = {f"gradient/{name}": tensor.grad for name, tensor in named if tensor.grad is not None}
+        self._states.append(parts(gradients, self._elements))
 
     def end_mini(self, result: StepResult) -> None:
         """See `Watch`."""
         self._minis[-1].result = result
 
-    def taken(self) -> Captured:
-        """Everything, with the states after the step (collective)."""
-        self._put_states("after")
+    def taken(self, rows: Sequence[int] | None) -> Captured:
+        """Everything, with the states after the step; of what updates read ROWS of the batch alone, None: all."""
+        wanted = None if rows is None else set(rows)
+        self._outputs.close()
         readings: dict[str, Tensor] = {}
+        rows_of: list[list[int]] = []
         for number, passes in enumerate(self._readings):
-            readings |= {f"{number}/{name}": value for name, value in _stacked(passes).items()}
-        rows_of = [[row for rows, _ in passes for row in rows] for passes in self._readings]
-        return Captured(self._minis, self._weights, readings, rows_of)
+            here = [_only(one, wanted) for one in passes]
+            readings |= {f"{number}/{name}": value for name, value in _stacked(here).items()}
+            rows_of.append([row for kept, _ in here for row in kept])
+        self._states.append(states(self._sharded, "after", self._elements))
+        bad = () if all(mini.result and mini.result.applied for mini in self._minis) else not_finite(self._sharded)
+        return Captured(self._states, self._minis, readings, rows_of, self._left_out, bad, self._outputs.found)
 
-    def _put_states(self, when: str) -> None:
-        for name, tensor in named_weights(self._sharded.model):
-            self._put(f"{when}/{name}", tensor)
-            state = self._sharded.trainer().optimizer.state.get(tensor, {})
-            for moment in MOMENTS:
-                if moment in state:
-                    self._put(f"{moment}.{when}/{name}", state[moment])
-
-    def _put(self, key: str, tensor: Tensor) -> None:
-        kept = first_numbers(gather(tensor.detach(), None, self._sharded.device), self._elements)
-        if self._rank == 0:
-            self._weights[key] = kept
+    def _sent_now(self) -> float | None:
+        comm = self._sharded.gradient_comm
+        return None if comm is None else comm.sent()
 
     def _adam_steps(self) -> int | None:
         states: Iterator[dict[str, Tensor]] = iter(self._sharded.trainer().optimizer.state.values())
@@ -134,11 +147,29 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def first_numbers(tensor: Tensor, elements: int | None) -> Tensor:
-    """A copy of TENSOR on the host, or of its first ELEMENTS numbers in one row."""
-    if elements is not None and tensor.numel() > elements:
-        tensor = tensor.flatten()[:elements]
-    return tensor.to("cpu", copy=True).contiguous()
+def states(sharded: ShardedModel, when: str, elements: int | None) -> Parts:
+    """Weights and moments as they are now, of each tensor this rank's share of the first ELEMENTS numbers."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in named_weights(sharded.model):
+        found[f"{when}/{name}"] = tensor
+        state = sharded.trainer().optimizer.state.get(tensor, {})
+        found |= {f"{moment}.{when}/{name}": state[moment] for moment in MOMENTS if moment in state}
+    return parts(found, elements)
+
+
+def not_finite(sharded: ShardedModel) -> tuple[str, ...]:
+    """Names of the tensors whose gradient on this rank was not finite when a step was last skipped."""
+    names = [name for name, _ in sharded.model.named_parameters()]
+    return tuple(names[number] for number in sharded.trainer().not_finite)
+
+
+def _only(one: tuple[list[int], dict[str, Tensor]], wanted: set[int] | None) -> tuple[list[int], dict[str, Tensor]]:
+    """Readings of a pass, of WANTED rows of the batch."""
+    rows, found = one
+    if wanted is None:
+        return one
+    at = [place for place, row in enumerate(rows) if row in wanted]
+    return [rows[place] for place in at], {name: value[at] for name, value in found.items()}
 
 
 def _stacked(passes: Sequence[tuple[Sequence[int], Mapping[str, Tensor]]]) -> dict[str, Tensor]:

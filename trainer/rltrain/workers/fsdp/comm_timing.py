@@ -80,6 +80,13 @@ class TimedReduceScatter:
         self._seconds += time.perf_counter() - start
         return work
 
+    def sent(self) -> float | None:
+        """Squared norms of what this rank gave since `take_traffic`, summed; None: nothing was reduced.
+
+        On CUDA it waits for the device.
+        """
+        return None if self._traffic is None else float(self._traffic[0])
+
     def take_traffic(self) -> Traffic | None:
         """What went over the wire since the last call of this; None: nothing. On CUDA it waits for the device."""
         if self._traffic is None:

@@ -25,12 +25,15 @@ def update_critic(
         `vf_clipfrac` and `vpred_mean` are means over tokens.
     """
 
+    mode = config.loss_agg_mode
+    assert mode is not None, "the config has not been resolved"
+
     def loss_function(rows: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
         mask = rows["response_mask"].bool()
-        predicted = values(sharded.model, rows, config.model.use_remove_padding)
+        predicted = values(sharded.model, rows, bool(config.model.use_remove_padding))
         sharded.watch.read(rows, vpreds=predicted)
         terms, sums = value_loss_terms(predicted, rows["values"], rows["returns"], mask, config.cliprange_value)
-        loss = aggregate(terms, mask, config.loss_agg_mode, normalizer)
+        loss = aggregate(terms, mask, mode, normalizer)
         return loss, {**sums, "vf_loss": loss, "loss_tokens": mask.sum()}
 
     sums, results = run_updates(sharded, minis, MicroSize.of(config), world_size, loss_function)

@@ -8,6 +8,8 @@ Nothing is gathered, packed or sent, so a weight that went stale anywhere on its
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
@@ -16,16 +18,18 @@ from rltrain.workers.sync.checksum import Piece, piece
 
 
 @torch.no_grad()
-def pieces(model: nn.Module, dtype: torch.dtype) -> dict[str, Piece]:
+def pieces(model: nn.Module, dtype: torch.dtype, names: Collection[str] | None = None) -> dict[str, Piece]:
     """This rank's piece of each parameter and persistent buffer of MODEL, floating-point ones cast to DTYPE first.
 
     Args:
         model: sharded, with its shards in place (not gathered by a pass); tied weights count once.
         dtype: in which engines hold floating-point weights.
+        names: of those that are wanted; None: all.
     """
     kept = model.state_dict().keys()
     buffers = {name: tensor for name, tensor in model.named_buffers() if name in kept}
-    return {name: _piece(tensor, dtype) for name, tensor in {**dict(model.named_parameters()), **buffers}.items()}
+    found = {**dict(model.named_parameters()), **buffers}
+    return {name: _piece(tensor, dtype) for name, tensor in found.items() if names is None or name in names}
 
 
 def _piece(tensor: Tensor, dtype: torch.dtype) -> Piece:
@@ -36,10 +40,10 @@ def _piece(tensor: Tensor, dtype: torch.dtype) -> Piece:
     if not cut:
         return piece(shard)
     (dim,) = cut
-    return piece(shard, dim, _first(tensor, dim), tensor.shape[dim])
+    return piece(shard, dim, first_index(tensor, dim), tensor.shape[dim])
 
 
-def _first(tensor: DTensor, dim: int) -> int:
+def first_index(tensor: DTensor, dim: int) -> int:
     """Where this rank's shard begins along DIM: shards are as `Tensor.chunk` cuts them."""
     mesh, place = tensor.device_mesh, next(i for i, one in enumerate(tensor.placements) if isinstance(one, Shard))
     size, total = mesh.size(place), tensor.shape[dim]

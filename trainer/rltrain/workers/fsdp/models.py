@@ -1,7 +1,13 @@
 """Make the roles that a run config asks for, on this rank."""
 
+# Torch and transformers are typed in part.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import astuple, replace
 from typing import cast
 
 import torch
@@ -9,35 +15,32 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from rltrain.config.batch_plan import BatchPlan
 from rltrain.config.schema import ModelConfig, RunConfig
 from rltrain.rewards.model import RewardModel, load_model, make_model
+from rltrain.workers.fsdp import packing
 from rltrain.workers.fsdp.build import FILES, Weights, load_causal_lm, load_value_model, shard
 from rltrain.workers.fsdp.comm_timing import time_gradients
-from rltrain.workers.fsdp.forward import Policy
+from rltrain.workers.fsdp.forward import Policy, values
+from rltrain.workers.fsdp.metrics import largest
+from rltrain.workers.fsdp.micro import Shard
 from rltrain.workers.fsdp.optim import Schedule, Stepper
 from rltrain.workers.fsdp.precision import to_dtype
 from rltrain.workers.fsdp.rank import RankInfo, derive_seed
 from rltrain.workers.fsdp.sharded_model import ShardedModel
 from rltrain.workers.fsdp.spread import read_once
+from rltrain.workers.fsdp.value_model import ValueModel
 
 
 def make_actor(
     config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int, weights: Weights = FILES
 ) -> ShardedModel:
-    """The policy, with its optimizer. TOTAL_STEPS: of the run; the schedule counts optimizer steps."""
+    """The policy, with its optimizer. TOTAL_STEPS: of the run, also where the actor learns in fewer (as in verl)."""
     section = config.actor_rollout_ref
     model = load_causal_lm(section.model, section.actor.fsdp_config, weights)
     weights.check(model)
     shard(model, section.actor.fsdp_config, mesh, weights)
-    learning = max(total_steps - config.trainer.critic_warmup, 1)
     optim = section.actor.optim
-    stepper = Stepper(
-        model,
-        optim,
-        section.actor.grad_clip,
-        Schedule.of(optim, learning * BatchPlan.of(config).optimizer_steps_per_iteration),
-    )
+    stepper = Stepper(model, optim, section.actor.grad_clip, Schedule.of(optim, total_steps))
     return ShardedModel("actor", model, section.actor.fsdp_config, info.device, stepper, time_gradients(model))
 
 
@@ -57,12 +60,7 @@ def make_critic(
     seed = derive_seed(config.trainer.seed, "value head")
     model = load_value_model(section.model, section.fsdp_config, seed, weights)
     shard(model, section.fsdp_config, mesh, weights)
-    stepper = Stepper(
-        model,
-        section.optim,
-        section.grad_clip,
-        Schedule.of(section.optim, total_steps * BatchPlan.of_critic(config).optimizer_steps_per_iteration),
-    )
+    stepper = Stepper(model, section.optim, section.grad_clip, Schedule.of(section.optim, total_steps))
     return ShardedModel("critic", model, section.fsdp_config, info.device, stepper, time_gradients(model))
 
 
@@ -91,6 +89,56 @@ def make_policy(sharded: ShardedModel, config: RunConfig) -> Policy:
         chunked=sharded.fsdp.entropy_from_logits_with_chunking,
         compiled=section.actor.use_torch_compile,
     )
+
+
+def prove_policy(sharded: ShardedModel, config: RunConfig) -> None:
+    """Make sure that the policy reads rows as the run puts them together as it reads each alone (collective).
+
+    Raises:
+        UserError: see `packing.judge`.
+    """
+    policy = replace(make_policy(sharded, config), compiled=False)
+    alone = replace(policy, packed=False)
+    _prove(
+        sharded,
+        config,
+        packing.ACTOR,
+        policy.packed,
+        lambda trial: packing.read_gaps(lambda rows: policy(rows).log_probs, lambda rows: alone(rows).log_probs, trial),
+    )
+
+
+def prove_critic(sharded: ShardedModel, config: RunConfig) -> None:
+    """As `prove_policy`, of the critic's values."""
+    model, packed = sharded.model, bool(config.critic.model.use_remove_padding)
+    _prove(
+        sharded,
+        config,
+        packing.CRITIC,
+        packed,
+        lambda trial: packing.read_gaps(
+            lambda rows: values(model, rows, packed), lambda rows: values(model, rows, False), trial, relative=True
+        ),
+    )
+
+
+def _prove(
+    sharded: ShardedModel,
+    config: RunConfig,
+    section: str,
+    packed: bool,
+    read: Callable[[tuple[Shard, Shard]], packing.Gaps],
+) -> None:
+    model = sharded.model.backbone if isinstance(sharded.model, ValueModel) else sharded.model
+    assert isinstance(model, PreTrainedModel)
+    vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
+    room = (config.data.max_prompt_length, config.data.max_response_length)
+    sharded.model.eval()
+    with sharded.in_use():
+        gaps = read(packing.trial_rows(vocabulary, room, sharded.device))
+    worst = (largest(gap if math.isfinite(gap) else math.inf, sharded.device) for gap in astuple(gaps))
+    dtype = to_dtype(sharded.fsdp.dtype)
+    packing.judge(packing.Gaps(*worst), dtype, architecture(sharded.model), section, packed)
 
 
 def num_parameters(model: nn.Module) -> int:

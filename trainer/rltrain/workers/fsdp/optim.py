@@ -1,4 +1,4 @@
-"""One optimizer step: clip, skip what is not finite, AdamW, the schedule of the learning rate."""
+"""One optimizer step: clip, skip what is not finite, AdamW; and the learning rate, one for each training iteration."""
 
 # Torch and transformers are typed in part.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -24,36 +24,40 @@ class StepResult:
     grad_norm: float
     """L2 norm over all parameters and ranks, before clipping; may be NaN or infinite."""
     applied: bool
-    """False: the gradient was not finite, and parameters, optimizer and schedule are as before."""
+    """False: the gradient was not finite, and parameters and optimizer are as before."""
     lr: float
     """The learning rate of this step."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over optimizer steps: linear warm-up, then `kind` down to `min_lr_ratio` of the peak."""
+    """The learning rate over updates: linear warm-up from 0, then `kind` down to `min_lr_ratio` of the peak.
+
+    An update is what one training iteration does to a role: all its mini batches, all epochs. As in verl 0.9
+    (`get_cosine_schedule_with_warmup` in its utils/torch_functional.py; one step an update: workers/engine_workers.py).
+    """
 
     peak: float
-    warmup_steps: int
-    total_steps: int
+    warmup_updates: int
+    total_updates: int
     kind: str
     min_lr_ratio: float
 
     @classmethod
-    def of(cls, config: OptimConfig, total_steps: int) -> Schedule:
-        """The schedule that CONFIG asks for over TOTAL_STEPS optimizer steps."""
+    def of(cls, config: OptimConfig, total_updates: int) -> Schedule:
+        """The schedule that CONFIG asks for over TOTAL_UPDATES."""
         warmup = config.lr_warmup_steps
-        if warmup < 0:
-            warmup = round(config.lr_warmup_steps_ratio * total_steps)
-        return cls(config.lr, warmup, total_steps, config.lr_scheduler_type, config.min_lr_ratio)
+        if warmup <= 0:
+            warmup = int(config.lr_warmup_steps_ratio * total_updates)
+        return cls(config.lr, warmup, total_updates, config.lr_scheduler_type, config.min_lr_ratio)
 
-    def lr(self, step: int) -> float:
-        """The learning rate of STEP, which counts from 0. Warm-up ends at its peak, and wastes no step at 0."""
-        if step < self.warmup_steps:
-            return self.peak * (step + 1) / self.warmup_steps
+    def lr(self, update: int) -> float:
+        """The learning rate of UPDATE, which counts from 0: that of the first is 0 where there is a warm-up."""
+        if update < self.warmup_updates:
+            return self.peak * update / self.warmup_updates
         if self.kind == "constant":
             return self.peak
-        done = min((step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1), 1.0)
+        done = min((update - self.warmup_updates) / max(self.total_updates - self.warmup_updates, 1), 1.0)
         left = 1.0 - done if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
         return self.peak * (self.min_lr_ratio + (1.0 - self.min_lr_ratio) * left)
 
@@ -75,11 +79,15 @@ class Stepper:
         self.max_norm = max_norm
         self.num_steps = 0
         self.num_skipped = 0
+        self.num_updates = 0
+        """Finished ones; where the schedule stands."""
+        self.not_finite: tuple[int, ...] = ()
+        """Numbers of the parameters whose gradient on this rank was not finite when a step was last skipped."""
 
     def step(self, device: str) -> StepResult:
         """Use up the gradients (collective; DEVICE: where ranks compare notes)."""
         grads = [parameter.grad for parameter in self._parameters() if parameter.grad is not None]
-        norm, lr = grad_norm(grads, device), self.schedule.lr(self.num_steps)
+        norm, lr = grad_norm(grads, device), self.schedule.lr(self.num_updates)
         applied = math.isfinite(norm)
         if applied:
             self._clip(grads, norm)
@@ -89,8 +97,17 @@ class Stepper:
             self.num_steps += 1
         else:
             self.num_skipped += 1
+            self.not_finite = tuple(
+                number
+                for number, parameter in enumerate(self._parameters())
+                if parameter.grad is not None and not bool(local(parameter.grad).isfinite().all())
+            )
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(norm, applied, lr)
+
+    def end_update(self) -> None:
+        """The update is finished, whether its steps were applied or not: the schedule goes on."""
+        self.num_updates += 1
 
     def remembered_steps(self) -> int:
         """Steps that the moments of the optimizer's state were made of, by its own count; 0: it has no state."""

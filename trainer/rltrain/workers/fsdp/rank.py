@@ -8,8 +8,11 @@ from __future__ import annotations
 import datetime
 import hashlib
 import random
+import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -67,6 +70,22 @@ def disconnect() -> None:
     """Leave the process group. Twice is no harm: a rank that leaves without this may abort at exit."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def kernels(device: str) -> dict[str, str]:
+    """What decides which kernels compute on DEVICE, and so the bits: CUDA and driver; or processor and threads."""
+    on_gpu = device.startswith("cuda")
+    place, pattern = "/proc/cpuinfo", r"model name\s*:\s*(.+)"
+    if on_gpu:
+        place, pattern = "/proc/driver/nvidia/version", r"\s(\d+(?:\.\d+)+)\s"
+    found = None
+    with suppress(OSError):
+        found = re.search(pattern, Path(place).read_text(encoding="utf-8"))
+    told = found[1] if found else "unknown"
+    if on_gpu:
+        return {"cuda": str(torch.version.cuda), "driver": told}
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"cpu": f"{told}, {capability}", "threads": str(torch.get_num_threads())}
 
 
 def derive_seed(seed: int, *words: str | int) -> int:

@@ -28,7 +28,9 @@ def sft_stepper(sharded: ShardedModel, config: RunConfig) -> Stepper:
     """An optimizer of its own for the warm-up: `sft_warmup.lr`, reached in the first steps, then constant."""
     actor, warmup = config.actor_rollout_ref.actor, config.sft_warmup
     schedule = Schedule(warmup.lr, min(WARMUP_STEPS, warmup.steps), warmup.steps, "constant", 0.0)
-    return Stepper(sharded.model, actor.optim, actor.grad_clip, schedule)
+    stepper = Stepper(sharded.model, actor.optim, actor.grad_clip, schedule)
+    stepper.num_updates = 1  # each step is an update, and none is spent at a rate of 0
+    return stepper
 
 
 def sft_shard(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Tensor]:

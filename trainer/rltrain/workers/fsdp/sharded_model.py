@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rltrain.config.schema import FsdpConfig
 from rltrain.workers.fsdp.build import reshard
 from rltrain.workers.fsdp.comm_timing import TimedReduceScatter
-from rltrain.workers.fsdp.optim import Stepper
+from rltrain.workers.fsdp.optim import Stepper, local
 from rltrain.workers.fsdp.watch import UNWATCHED, Watch
 
 HOST = "cpu"
@@ -66,6 +66,27 @@ class ShardedModel:
             self.model.to(HOST)
         if self.fsdp.optimizer_offload:
             self._move_optimizer(HOST)
+
+    def park(self) -> int:
+        """Move everything to the host, whatever the config keeps there; bytes that are on it now. Not collective."""
+        reshard(self.model)
+        if self.fsdp.offload_policy:
+            return 0
+        self.model.to(HOST)
+        self._move_optimizer(HOST)
+        tensors = [local(tensor) for tensor in (*self.model.parameters(), *self.model.buffers())]
+        if self.stepper is not None:
+            tensors += [local(each) for state in self.stepper.optimizer.state.values() for each in state.values()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def unpark(self) -> None:
+        """Undo `park`: what the config keeps on the host stays there. Not collective."""
+        if self.fsdp.offload_policy:
+            return
+        if not self.fsdp.param_offload:
+            self.model.to(self.device)
+        if not self.fsdp.optimizer_offload:
+            self._move_optimizer(self.device)
 
     def _move_optimizer(self, device: str) -> None:
         if self.stepper is None or self.fsdp.offload_policy:

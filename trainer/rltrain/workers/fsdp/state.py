@@ -10,6 +10,7 @@ on another, the random numbers of each rank are seeded again from the run's seed
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
@@ -136,10 +139,11 @@ def _read_facts(directory: Path) -> dict[str, Any]:
 def _facts(sharded: ShardedModel) -> dict[str, Any]:
     stepper = sharded.stepper
     if stepper is None:
-        return {"num_steps": 0, "num_skipped": 0, "optimizer": False}
+        return {"num_steps": 0, "num_skipped": 0, "num_updates": 0, "optimizer": False}
     return {
         "num_steps": stepper.num_steps,
         "num_skipped": stepper.num_skipped,
+        "num_updates": stepper.num_updates,
         "optimizer": bool(stepper.optimizer.state),
     }
 
@@ -165,8 +169,14 @@ def _load_role(directory: Path, sharded: ShardedModel, facts: Mapping[str, Any])
     if stepper is not None:
         stepper.optimizer.state.clear()
         if facts["optimizer"]:
-            _make_optimizer_state(sharded)
+            make_optimizer_state(sharded)
+        if "num_updates" not in facts:
+            raise UserError(
+                f"checkpoint {directory} is of an rltrain whose learning rate followed optimizer steps, not updates: "
+                "train from the model that `rltrain export` makes of it"
+            )
         stepper.num_steps, stepper.num_skipped = facts["num_steps"], facts["num_skipped"]
+        stepper.num_updates = facts["num_updates"]
     _read(directory, _tensors(sharded))
     sharded.leave()
 
@@ -179,8 +189,29 @@ def _read(directory: Path, tensors: dict[str, Any]) -> None:
         raise UserError(f"checkpoint {directory} does not fit this model, or is not whole: {_first(error)}") from error
 
 
-def _make_optimizer_state(sharded: ShardedModel) -> None:
-    """AdamW's state of each parameter, empty: DCP reads into tensors that exist."""
+def read_alone(directory: Path) -> dict[str, Tensor]:
+    """The whole weights of one role, DIRECTORY, by name, on the host: by this process alone, no other has a part.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    try:
+        reader = FileSystemReader(directory)
+        state: dict[str, Any] = {
+            key: torch.empty(about.size, dtype=about.properties.dtype)
+            for key, about in reader.read_metadata().state_dict_metadata.items()
+            if key.startswith("model.") and isinstance(about, TensorStorageMetadata)
+        }
+        with warnings.catch_warnings():  # that there is no process group is what is asked for
+            warnings.simplefilter("ignore")
+            dcp_load(state, storage_reader=reader, no_dist=True)
+    except (OSError, ValueError, KeyError, CheckpointException) as error:
+        raise UserError(f"checkpoint {directory} cannot be read: {kind_and_line(error)}") from error
+    return {key.removeprefix("model."): tensor for key, tensor in state.items()}
+
+
+def make_optimizer_state(sharded: ShardedModel) -> None:
+    """AdamW's state of each parameter, empty: what is loaded is read into tensors that exist."""
     stepper = sharded.trainer()
     for parameter in sharded.model.parameters():
         stepper.optimizer.state[parameter] = {

@@ -24,7 +24,7 @@ LossFunction = Callable[[Shard, AggNormalizer], tuple[Tensor, dict[str, Tensor]]
 def run_updates(
     sharded: ShardedModel, minis: Sequence[MiniBatch], size: MicroSize, world_size: int, loss_function: LossFunction
 ) -> tuple[dict[str, float], list[StepResult]]:
-    """Take one optimizer step for each of MINIS (collective).
+    """Take one optimizer step for each of MINIS, all at one learning rate (collective).
 
     FSDP averages gradients over ranks, and each rank's loss is a share of one sum: hence the factor `world_size`.
 
@@ -35,6 +35,7 @@ def run_updates(
     sharded.model.train()
     with sharded.in_use(training=True):
         results = _steps(sharded, minis, size, world_size, loss_function, sums)
+    sharded.trainer().end_update()
     sharded.model.eval()
     return sums.over_ranks(), results
 
@@ -66,7 +67,7 @@ def _steps(
 
 
 def step_metrics(prefix: str, results: Sequence[StepResult]) -> dict[str, float]:
-    """`grad_norm` (mean of the finite ones; NaN where none is), `lr` (the last), and counts of steps."""
+    """`grad_norm` (mean of the finite ones; NaN where none is), `lr`, and counts of steps."""
     finite = [result.grad_norm for result in results if result.applied]
     return {
         f"{prefix}/grad_norm": sum(finite) / len(finite) if finite else math.nan,

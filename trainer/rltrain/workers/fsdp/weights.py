@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 
@@ -53,6 +53,15 @@ def gather(tensor: Tensor, dtype: torch.dtype | None, device: str) -> Tensor:
     return placed.full_tensor()
 
 
+@torch.no_grad()
+def take(tensor: Tensor, whole: Tensor) -> None:
+    """Fill TENSOR from WHOLE, of its shape, which each rank has on its host: the counterpart of `gather`."""
+    if isinstance(tensor, DTensor):
+        placed = distribute_tensor(whole.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
+        whole = placed.to_local()
+    local(tensor).copy_(whole)
+
+
 def manifest(model: nn.Module, dtype: torch.dtype) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
     """Name, shape and dtype of what `full_weights` will yield, in its order. Gathers nothing."""
     return [
@@ -87,10 +96,10 @@ def rows_hash(shards: Iterable[Mapping[str, Tensor]]) -> str:
 
 
 def check_names(model: PreTrainedModel) -> None:
-    """Make sure that parameters are named as in a checkpoint.
+    """Make sure that parameters are named as in a checkpoint, and that engines know them.
 
     Raises:
-        UserError: transformers merges or renames this architecture's weights on loading (fused experts, for one).
+        UserError: transformers merges or renames this architecture's weights on loading, or it is a mixture of experts.
     """
     changes = get_model_conversion_mapping(model, add_legacy=False)
     if changes:
@@ -98,3 +107,18 @@ def check_names(model: PreTrainedModel) -> None:
             f"{type(model).__name__}: transformers renames or merges this architecture's weights on loading"
             f" ({len(changes)} rules), so that the rollout engine would not know them: not supported"
         )
+    experts = fused_experts(model)
+    if experts is not None:
+        raise UserError(
+            f"{type(model).__name__}: a mixture of experts ({experts} holds all of them), which is not supported yet:"
+            " take a dense model"
+        )
+
+
+def fused_experts(model: nn.Module) -> str | None:
+    """The first parameter of MODEL that holds the weights of many experts, [experts, in, out]; None: none does."""
+    for name, parameter in model.named_parameters():
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if parameter.ndim == 3 and "Expert" in type(owner).__name__:
+            return name
+    return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,15 +24,16 @@ from rltrain.core.errors import UserError
 from rltrain.rewards.model import Conversation, RewardModel
 from rltrain.workers.fsdp import actor, critic, held, models, sft, state, weights
 from rltrain.workers.fsdp.build import FILES, Weights, reshard
-from rltrain.workers.fsdp.capture import Capture, Captured
+from rltrain.workers.fsdp.capture import Capture, Captured, not_finite, states
 from rltrain.workers.fsdp.export import export
 from rltrain.workers.fsdp.forward import Policy, values
 from rltrain.workers.fsdp.inference import infer, recompute
 from rltrain.workers.fsdp.metrics import largest
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard
 from rltrain.workers.fsdp.optim import Stepper
+from rltrain.workers.fsdp.parts import Parts, parts
 from rltrain.workers.fsdp.precision import to_dtype
-from rltrain.workers.fsdp.rank import RankInfo, connect, derive_seed, disconnect, seed_everything
+from rltrain.workers.fsdp.rank import RankInfo, connect, derive_seed, disconnect, kernels, seed_everything
 from rltrain.workers.fsdp.sharded_model import ShardedModel
 from rltrain.workers.fsdp.watch import UNWATCHED
 from rltrain.workers.sync.broadcast import Address
@@ -74,17 +75,19 @@ class TrainWorker:
             Facts for the run's record.
 
         Raises:
-            UserError: ranks do not meet, or a model cannot be loaded.
+            UserError: ranks do not meet, or a model cannot be loaded, or reads rows otherwise than alone.
         """
         config, info = self._config, self._info
         _quiet_libraries()
         self._mesh = mesh = connect(info, config.actor_rollout_ref.nccl_timeout)
         seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
         self._add("actor", models.make_actor(config, info, mesh, total_steps, self._weights))
+        models.prove_policy(self._models["actor"], config)
         if config.needs_reference:
             self._add("ref", models.make_reference(config, info, mesh, self._weights))
         if config.critic.enable:
             self._add("critic", models.make_critic(config, info, mesh, total_steps, self._weights))
+            models.prove_critic(self._models["critic"], config)
         if config.reward_model.enable:
             sharded, self._reward_model = models.make_reward_model(config, info, mesh)
             self._add("reward_model", sharded)
@@ -103,6 +106,7 @@ class TrainWorker:
             "device": self._info.device,
             "device_name": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
             "backend": dist.get_backend(),
+            **kernels(self._info.device),
             "torch": torch.__version__,
             "architecture": models.architecture(model),
             "num_parameters": {name: models.num_parameters(sharded.model) for name, sharded in self._models.items()},
@@ -130,7 +134,7 @@ class TrainWorker:
     def values(self, shard: Shard) -> dict[str, Tensor]:
         """`values` before SHARD's response tokens: float32 [B, R] on the host."""
         sharded, section = self._models["critic"], self._config.critic
-        packed = section.model.use_remove_padding
+        packed = bool(section.model.use_remove_padding)
         size = MicroSize.of(section)
         return infer(sharded, shard, size, lambda rows: {"values": values(sharded.model, rows, packed)}, ("values",))
 
@@ -191,24 +195,40 @@ class TrainWorker:
 
     # Capturing
 
-    def begin_capture(self, elements: int | None) -> None:
-        """Watch the updates to come, and keep what they begin with: ELEMENTS numbers of each tensor; None: all."""
+    def begin_capture(self, elements: int | None, names: Collection[str]) -> dict[str, Piece]:
+        """Watch the updates to come, and keep what they begin with: ELEMENTS numbers of each tensor; None: all.
+
+        Not collective.
+
+        Returns:
+            what `weight_pieces` gives of NAMES.
+        """
         for name in self._learning():
             self._models[name].watch = Capture(self._models[name], self._info.rank, elements)
+        return self.weight_pieces(names)
 
-    def end_capture(self) -> dict[str, Captured]:
-        """What was kept since `begin_capture`, by role."""
+    def end_capture(
+        self, elements: int | None, names: Collection[str], rows: Sequence[int] | None
+    ) -> tuple[dict[str, Captured], Parts | None, dict[str, Piece]]:
+        """What was kept since `begin_capture`, by role; without one, what an update has left. Not collective.
+
+        Returns:
+            by role what was kept, of readings ROWS of the batch alone (None: all); the reference's weights, if there is
+            one; what `weight_pieces` gives of NAMES.
+        """
         found: dict[str, Captured] = {}
         for name in self._learning():
-            watch, self._models[name].watch = self._models[name].watch, UNWATCHED
-            assert isinstance(watch, Capture)
-            found[name] = watch.taken()
-        return found
-
-    def reference_weights(self) -> dict[str, Tensor]:
-        """The reference's weights, whole, on rank 0; elsewhere nothing."""
-        whole = weights.full_weights(self._models["ref"].model, None, self._info.device)
-        return {name: tensor.cpu() for name, tensor in whole if self._info.rank == 0}
+            sharded = self._models[name]
+            watch, sharded.watch = sharded.watch, UNWATCHED
+            if isinstance(watch, Capture):
+                found[name] = watch.taken(rows)
+            else:
+                found[name] = Captured([states(sharded, "after", elements)], not_finite=not_finite(sharded))
+        reference = None
+        if "ref" in self._models:
+            named = weights.named_weights(self._models["ref"].model)
+            reference = parts({f"reference/{name}": tensor for name, tensor in named}, elements)
+        return found, reference, self.weight_pieces(names)
 
     def _learning(self) -> list[ModelName]:
         return [name for name, sharded in self._models.items() if sharded.stepper is not None]
@@ -230,6 +250,10 @@ class TrainWorker:
         """
         stepper = self._models["actor"].trainer()
         return stepper.num_steps, stepper.remembered_steps()
+
+    def steps_by_role(self) -> dict[str, int]:
+        """Optimizer steps of each role that learns since the run began, before a resume too. Not collective."""
+        return {name: self._models[name].trainer().num_steps for name in self._learning()}
 
     def weight_manifest(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
         """Name, shape and dtype of what `full_weights` yields, in its order. Not collective."""
@@ -255,9 +279,12 @@ class TrainWorker:
         self._sending().finish_publish()
         return self.weight_pieces() if self._config.trainer.verify_weight_sync else {}
 
-    def weight_pieces(self) -> dict[str, Piece]:
-        """This rank's share of the checksums of the actor's weights, as engines should hold them. Not collective."""
-        return held.pieces(self._models["actor"].model, self._rollout_dtype())
+    def weight_pieces(self, names: Collection[str] | None = None) -> dict[str, Piece]:
+        """This rank's share of the checksums of the actor's weights NAMES (None: of all), as engines should hold them.
+
+        Not collective.
+        """
+        return held.pieces(self._models["actor"].model, self._rollout_dtype(), names)
 
     def _sending(self) -> Publisher:
         if self._publisher is None:
@@ -278,6 +305,17 @@ class TrainWorker:
         for sharded in self._models.values():
             reshard(sharded.model)
         torch.cuda.empty_cache()
+
+    def park(self) -> int:
+        """Move all models and optimizers to the host, so that an engine can start; bytes there. Not collective."""
+        num_bytes = sum(sharded.park() for sharded in self._models.values())
+        torch.cuda.empty_cache()
+        return num_bytes
+
+    def unpark(self) -> None:
+        """Bring back what `park` moved. Not collective."""
+        for sharded in self._models.values():
+            sharded.unpark()
 
     def save(self, directory: str | Path) -> None:
         """Write a training checkpoint to DIRECTORY.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class HfEngine:
         self._model: Any = None
         self._tokenizer: Any = None
         self._eos: frozenset[int] = frozenset()
+        self._sampled: dict[str, Any] = {}
 
     def start(self) -> dict[str, Any]:
         """Build the model from its `config.json`."""
@@ -94,10 +96,16 @@ class HfEngine:
         for first in range(0, len(requests), self._rollout.max_num_seqs):
             batch = requests[first : first + self._rollout.max_num_seqs]
             limits = [min(sampling.max_tokens, longest - len(request.prompt_ids)) for request in batch]
-            completions += _Batch(self._model, self._tokenizer, self._eos, sampling, batch, limits, self._device).run()
+            running = _Batch(self._model, self._tokenizer, self._eos, sampling, batch, limits, self._device)
+            completions += running.run()
+            self._sampled = running.sampled()
             if on_progress is not None:
                 on_progress(len(completions), len(requests))
         return completions
+
+    def sampled(self) -> dict[str, Any]:
+        """See `RolloutEngine.sampled`."""
+        return self._sampled
 
     @torch.no_grad()
     def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
@@ -189,6 +197,9 @@ class _Batch:
         self._log_probs: list[list[float]] = [[] for _ in requests]
         self._reasons: list[FinishReason | None] = [None] * len(requests)
 
+    def sampled(self) -> dict[str, Any]:
+        return {**asdict(self._sampling), "end_tokens": sorted(self._eos)}
+
     def run(self) -> list[Completion]:
         width = max(len(request.prompt_ids) for request in self._requests)
         rows = [[0] * (width - len(r.prompt_ids)) + list(r.prompt_ids) for r in self._requests]
@@ -229,7 +240,8 @@ class _Batch:
         for row, (token, value) in enumerate(zip(ints(chosen), floats(values), strict=True)):
             if self._reasons[row] is None:
                 self._tokens[row].append(token)
-                self._log_probs[row].append(value)
+                if self._sampling.log_probs:
+                    self._log_probs[row].append(value)
                 self._reasons[row] = self._finished(row)
         return chosen
 

@@ -43,6 +43,8 @@ class Sampling:
     stop_token_ids: tuple[int, ...]
     """Tokens that end a completion, like that of the end of sequence; they stay in it."""
     ignore_eos: bool
+    log_probs: bool = True
+    """Compute those of the sampled tokens."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,13 @@ class Completion:
     log_probs: tuple[float, ...]
     """Of each token under the distribution that it was drawn from: after temperature, min-tokens, top-k and top-p, and
     normalised again over the tokens that these leave. That is the behaviour policy, which importance weights divide by.
-    The actor's own log-probabilities know the temperature alone, so the two agree where nothing is cut."""
+    The actor's own log-probabilities know the temperature alone, so the two agree where nothing is cut. Empty where
+    `Sampling.log_probs` is false."""
     finish_reason: FinishReason
     prompt_ids: tuple[int, ...] = ()
     """The prompt as the engine read it; empty where the engine does not say."""
+    policy_version: int = -1
+    """Of the weights that the engine had loaded (`Descriptor.version`), by its own count."""
 
 
 class RolloutEngine(Protocol):
@@ -80,6 +85,10 @@ class RolloutEngine(Protocol):
             UserError: the engine does not sample like that.
             RunFailure: a prompt is too long, or the engine returned no tokens.
         """
+        ...
+
+    def sampled(self) -> dict[str, Any]:
+        """How the last call of `generate` sampled: what the engine made of `Sampling`, by its own names; plain JSON."""
         ...
 
     def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:

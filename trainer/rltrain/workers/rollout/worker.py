@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rltrain.config.engines import ENGINES, loaded
@@ -30,6 +31,9 @@ class EngineWorker:
         self._engine = make_engine(config)
         self.has_weights = False
         """The engine holds the last published weights, whole; else random ones, or a part."""
+        self._sampled: dict[Sampling, dict[str, Any]] = {}
+        self._version = -1
+        """Of those weights, as their last bucket said."""
 
     def start(self) -> dict[str, Any]:
         """Make the engine; facts about it.
@@ -48,7 +52,14 @@ class EngineWorker:
         if not self.has_weights:
             raise RunFailure(f"engine {self._index} has no weights yet: sync before generating")
         self._note_progress(0, len(requests))
-        return self._engine.generate(requests, sampling, self._note_progress) if requests else []
+        answers = self._engine.generate(requests, sampling, self._note_progress) if requests else []
+        if requests:
+            self._sampled[sampling] = self._engine.sampled()
+        return [replace(answer, policy_version=self._version) for answer in answers]
+
+    def sampled(self, sampling: Sampling) -> dict[str, Any]:
+        """What the engine made of SAMPLING when it was last asked for it; empty: it was not."""
+        return self._sampled.get(sampling, {})
 
     def connect_sync(self, address: Address) -> None:
         """Meet the publisher for broadcasts; its group counts training rank 0 first, then all engines' processes."""
@@ -60,7 +71,7 @@ class EngineWorker:
         self._engine.load_bucket(descriptor)
         if descriptor.bucket.is_last:
             self._engine.reset_prefix_cache()
-            self.has_weights = True
+            self.has_weights, self._version = True, descriptor.version
 
     def checksums(self, names: Sequence[str]) -> dict[str, str]:
         """Checksums of what the engine holds under the published NAMES."""

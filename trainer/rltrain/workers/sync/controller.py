@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from rltrain.core.errors import RunFailure
@@ -59,7 +60,7 @@ class WeightSync:
             sent = self._train_group.all(
                 "publish_bucket", index, deadline_s=self._deadline_s, doing="gathering weights"
             )
-            descriptor = merge(sent)
+            descriptor = replace(merge(sent), version=version)
             self._engine_group.all(
                 "load_bucket", descriptor, deadline_s=self._deadline_s, doing="loading weights into engines"
             )

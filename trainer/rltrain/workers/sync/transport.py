@@ -22,6 +22,8 @@ class Descriptor:
     bucket: Bucket
     location: Mapping[str, object]
     """What the transport's receiver needs to find the bytes: a path; IPC handles by GPU; nothing for a broadcast."""
+    version: int = -1
+    """Of the weights: the last step that changed them. -1: not said."""
 
 
 class Sender(Protocol):

@@ -19,12 +19,18 @@ from rltrain.workers.rollout.hf import check_length
 from rltrain.workers.rollout.protocol import Completion, OnProgress, Request, Sampling, WakeTag
 from rltrain.workers.rollout.vllm import options, versions
 from rltrain.workers.rollout.vllm.progress import Progress
+from rltrain.workers.rollout.vllm.retry import Answer, answered
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.checksum import Piece, combine
 from rltrain.workers.sync.transport import Descriptor
 
 # In this process, not in a child of it: one process less to start and to lose, and weights come in directly.
 _ENVIRON = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+
+SAMPLED = ("temperature", "top_p", "top_k", "min_p", "min_tokens", "max_tokens", "stop", "stop_token_ids", "ignore_eos",
+           "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids",
+           "bad_words")  # fmt: skip
+"""Of vLLM's parameters of a request, those that change which tokens are drawn."""
 
 
 class VllmEngine:
@@ -44,6 +50,7 @@ class VllmEngine:
         self._package, self._version = versions.installed()
         self._adapter = versions.choose(config.trainer.device, self._package, self._version)
         self._llm: Any = None
+        self._sampled: dict[str, Any] = {}
 
     def start(self) -> dict[str, Any]:
         """See `RolloutEngine.start`."""
@@ -91,14 +98,25 @@ class VllmEngine:
             make_params = _params_maker(SamplingParams, sampling)
         except (ValueError, VLLMValidationError) as error:
             raise UserError(f"actor_rollout_ref.rollout: vLLM does not sample like this: {error}") from error
-        outputs: list[Any] = self._llm.generate(
-            [{"prompt_token_ids": list(request.prompt_ids)} for request in requests],
-            [make_params(request.seed) for request in requests],
-            use_tqdm=False if on_progress is None else Progress.factory(on_progress),
-        )
-        if len(outputs) != len(requests):
-            raise RunFailure(f"vllm answered {len(outputs)} of {len(requests)} requests")
-        return [_completion(output) for output in outputs]
+
+        def ask(some: Sequence[Request]) -> list[Answer]:
+            params = [make_params(request.seed) for request in some]
+            outputs: list[Any] = self._llm.generate(
+                [{"prompt_token_ids": list(request.prompt_ids)} for request in some],
+                params,
+                use_tqdm=False if on_progress is None else Progress.factory(on_progress),
+            )
+            if len(outputs) != len(some):
+                raise RunFailure(f"vllm answered {len(outputs)} of {len(some)} requests")
+            # With vLLM's own defaults; of a version that has no such setting, None.
+            self._sampled = {name: getattr(params[0], name, None) for name in SAMPLED} if params else {}
+            return [_answer(output) for output in outputs]
+
+        return answered(ask, requests, self._rollout.max_retries)
+
+    def sampled(self) -> dict[str, Any]:
+        """See `RolloutEngine.sampled`."""
+        return self._sampled
 
     def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
         """See `RolloutEngine.trace`."""
@@ -113,7 +131,9 @@ class VllmEngine:
         self._llm.collective_rpc("rltrain_trace")
         try:
             [output] = self._llm.generate([{"prompt_token_ids": list(prompt_ids)}], [greedy], use_tqdm=False)
-            sampled = _completion(output)
+            sampled = _answer(output)
+            if isinstance(sampled, str):
+                raise RunFailure(sampled)
             read = [
                 position[token].logprob
                 for position, token in zip(output.prompt_logprobs, prompt_ids, strict=True)
@@ -207,7 +227,7 @@ def _params_maker(cls: Callable[..., Any], sampling: Sampling) -> Callable[[int]
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_eos,
         # The sampled token's, and no other.
-        "logprobs": 0,
+        "logprobs": 0 if sampling.log_probs else None,
         # Text is needed to find stop strings, and for nothing else.
         "detokenize": bool(sampling.stop),
     }
@@ -215,15 +235,15 @@ def _params_maker(cls: Callable[..., Any], sampling: Sampling) -> Callable[[int]
     return lambda seed: cls(seed=seed, **shared)
 
 
-def _completion(output: Any) -> Completion:
+def _answer(output: Any) -> Answer:
     answer = output.outputs[0]
     token_ids = tuple(int(token) for token in answer.token_ids)
     if not token_ids or answer.finish_reason not in ("stop", "length"):
-        raise RunFailure(
+        return (
             f"vllm returned {len(token_ids)} tokens for a prompt of {len(output.prompt_token_ids)} "
             f"(finish reason: {answer.finish_reason}, stop reason: {answer.stop_reason})"
         )
-    log_probs = tuple(
-        float(position[token].logprob) for position, token in zip(answer.logprobs, token_ids, strict=True)
-    )
+    asked = answer.logprobs is not None
+    pairs = zip(answer.logprobs, token_ids, strict=True) if asked else ()
+    log_probs = tuple(float(position[token].logprob) for position, token in pairs)
     return Completion(token_ids, log_probs, answer.finish_reason, tuple(output.prompt_token_ids))

@@ -1,4 +1,4 @@
-"""STP001-STP019: a training step did what its config says, link by link, recomputed from its capsule."""
+"""STP001-STP020: a training step did what its config says, link by link, recomputed from its capsule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from rlcheck.facts.step import CapsuleProof, Link
 from rlcheck.text import listed
 
 _SHOWN = 4
-_ORDER = tuple(f"STP{number:03d}" for number in range(1, 20))
+_LINKS = (2, 3, 4, 20, *range(5, 20))
+"""Numbers of the checks of links, in the order of the chain."""
+_ORDER = ("STP001", *(f"STP{number:03d}" for number in _LINKS))
 
 
 def _before(id: str) -> tuple[str, ...]:
@@ -28,8 +30,10 @@ def _judged(facts: Facts, name: str, expected: str, when: str = "") -> Verdict:
         params = {"when": f"{when} step {wrong[0][0].step}"} if when else {}
         return _different(*wrong[0], expected, tuple(proof for proof, _ in wrong[1:]), params)
     judged = [link for _, link in found if link.status == "same"]
+    if all(link.status == "absent" for _, link in found):
+        return skip(found[0][1].said or "no step has this link")
     if not judged:
-        return unknown(found[0][1].said)
+        return unknown(next(link.said for _, link in found if link.status == "unknown"))
     open_ones = [proof for proof, link in found if link.status == "unknown"]
     count = sum(link.compared for link in judged)
     words = f"{count} numbers of {len(judged)} steps are the same" if len(judged) > 1 else f"{count} are the same"
@@ -62,7 +66,7 @@ def _steps(proofs: list[CapsuleProof] | tuple[CapsuleProof, ...]) -> str:
 
 
 @check("STP001", "The step can be recomputed", needs=("step",), playbook="step-not-recomputed",
-       problem="The step could not be recomputed")  # fmt: skip
+       problem="The step could be neither recomputed nor run again")  # fmt: skip
 def recomputed(facts: Facts) -> Verdict:
     """Reads the capsule and recomputes the step by a reference of its own.
 
@@ -74,7 +78,9 @@ def recomputed(facts: Facts) -> Verdict:
     """
     step = need(facts.step)
     if step.failure is not None:
-        return fail("a proof", step.failure.root or step.failure.line, details=details_of(step.failure))
+        return fail("the step again", step.failure.root or step.failure.line, details=details_of(step.failure))
+    if step.replays:
+        return skip("the step was run again, not recomputed")
     if not step.capsules:
         return unknown("no capsule was read")
     open_links = {link.name for proof in step.capsules for link in proof.links if link.status == "unknown"}
@@ -126,6 +132,21 @@ def sampled_as_configured(facts: Facts) -> Verdict:
         Equal seeds give equal answers; another temperature is another policy.
     """
     return _judged(facts, "sampling", "temperature, limits and seeds of the config")
+
+
+@check("STP020", "A run begins with the weights of its model's files",
+       needs=("step",), playbook="step-other-log-probs", caused_by=_before("STP020"),
+       problem="The run begins with other weights than its model's files")  # fmt: skip
+def begins_with_its_files(facts: Facts) -> Verdict:
+    """Compares the actor and the critic before the first step with the model's files, or the checkpoint resumed from.
+
+    What it does:
+        Reads the safetensors where they are, else compares with their checksums, which the trainer's controller took.
+
+    Why it matters:
+        A tensor that was loaded wrongly is wrong everywhere alike: nothing else in the step differs.
+    """
+    return _judged(facts, "start-weights", "the weights of the model's files, or of the checkpoint")
 
 
 @check("STP005", "Engines hold the actor's weights when they sample",
@@ -225,7 +246,8 @@ def rewards_by_rules(facts: Facts) -> Verdict:
     """Scores the answers again by the config's rules.
 
     What it does:
-        Recomputes each part and its weight, the sum, and the token that it is put on. A user's own function is not run.
+        Recomputes each part and its weight, the sum, and the token that it is put on. A user's own function is run
+        with `--score FILE` alone.
 
     Why it matters:
         Everything that is learnt is learnt from them.

@@ -1,0 +1,1 @@
+"""Checks of training steps: recomputed from their capsules, and run again."""
