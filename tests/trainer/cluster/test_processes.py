@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rltrain.cluster import processes
+from rltrain.cluster.node import NodeEyes
 from rltrain.cluster.processes import cause_of_death, open_pidfd, remove_shared_memory, wait_status
 from tests.conftest import base_environ
 
@@ -95,3 +96,39 @@ def test_a_controller_that_hangs_itself_is_ended(tmp_path: Path) -> None:
         "since step 7; the controller waits for no worker, and hangs itself; the stacks of all ranks: " in done.stdout
     )
     assert "in hang_in_the_controller" in (tmp_path / "stall.txt").read_text()
+
+
+SLOW_DUMP = """
+import signal, subprocess, sys, time
+from pathlib import Path
+file = Path(sys.argv[1]).open("a")
+def dump(*_):
+    frames = ('  File "host.py", line 1 in call\\n', '  File "main.py", line 1 in <module>\\n')
+    for part in ("Thread 0x1 (most recent call first):\\n", *frames):
+        file.write(part)
+        file.flush()
+        time.sleep(0.5)
+signal.signal(signal.SIGUSR2, dump)
+guard = subprocess.Popen([sys.executable, "-S", "-E", sys.argv[2]])
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_stacks_are_whole_on_a_busy_machine_and_leave_out_the_guard(tmp_path: Path) -> None:
+    """A dump that pauses between its lines, as where processes wait for their turn; a guard in a deep directory."""
+    guard = tmp_path / ("a-deep-directory/" * 8) / "guard.py"
+    guard.parent.mkdir(parents=True)
+    guard.write_text("import time\ntime.sleep(60)\n")
+    log = tmp_path / "train-0.log"
+    command = [sys.executable, "-c", SLOW_DUMP, str(log.with_suffix(".stacks")), str(guard)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        said = NodeEyes().stacks(child.pid, log)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    assert said.splitlines()[1:] == ['  File "host.py", line 1 in call', '  File "main.py", line 1 in <module>']

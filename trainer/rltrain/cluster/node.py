@@ -31,7 +31,8 @@ from rltrain.cluster.processes import (
     wait_status,
 )
 
-STACKS_WAIT_S = 3.0
+STACKS_BEGIN_S = 3.0
+STACKS_END_S = 10.0
 PY_SPY_TIMEOUT_S = 20.0
 _HINDRANCES = {
     psutil.STATUS_STOPPED: "is stopped",
@@ -160,14 +161,15 @@ class NodeEyes:
             os.kill(pid, STACK_SIGNAL)
         except ProcessLookupError:
             return "the process is gone"
-        deadline = time.monotonic() + STACKS_WAIT_S
+        asked = time.monotonic()
         dumped = ""
-        while time.monotonic() < deadline:
+        while time.monotonic() < asked + (STACKS_END_S if dumped else STACKS_BEGIN_S):
             time.sleep(0.1)
             with file.open(encoding="utf-8", errors="replace") as stream:
                 stream.seek(begin)
                 before, dumped = dumped, stream.read()
-            if dumped and dumped == before:
+            # The main thread is dumped last, its outermost frame at the end; a busy machine pauses the dump anywhere.
+            if dumped == before and dumped.endswith(" in <module>\n"):
                 return dumped.strip()
         return dumped.strip() or _stacks_from_outside(pid)
 

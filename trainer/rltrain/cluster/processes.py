@@ -39,7 +39,7 @@ class Process:
             return False
 
     def __str__(self) -> str:
-        return f"{self.pid} ({self.command})"
+        return f"{self.pid} ({self.command[:80]})"
 
 
 def descendants(pid: int) -> set[Process]:
@@ -85,7 +85,7 @@ def _group(pid: int) -> int | None:
 def _of(process: psutil.Process) -> Process | None:
     try:
         words = process.cmdline() or [process.name()]
-        return Process(process.pid, process.create_time(), " ".join(words).strip()[:80])
+        return Process(process.pid, process.create_time(), " ".join(words).strip())
     except psutil.Error:
         return None
 
