@@ -62,6 +62,7 @@ def run_config(out: Path, device: str) -> dict[str, object]:
     return {
         "data": {
             "train_files": [str(out / "train.jsonl")],
+            "val_files": [str(out / "train.jsonl")],
             "max_prompt_length": 256,
             "max_response_length": 256,
             "train_batch_size": 64,
@@ -83,7 +84,7 @@ def run_config(out: Path, device: str) -> dict[str, object]:
                 "gpu_memory_utilization": 0.4,
             },
         },
-        "reward_model": {"rules": [{"kind": "regex", "pattern": "1"}]},
+        "reward_model": {"rules": [{"kind": "regex", "pattern": "1234|4321|5678|8765|2468"}]},
         "trainer": {"device": device, "n_gpus_per_node": 1, "num_cpu_ranks": 1, "resume_mode": "disable"},
     }
 
