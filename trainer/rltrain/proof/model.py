@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 Named = Mapping[str, Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-"""Where forward and backward passes run; everything else is on the host."""
+"""Where passes run, and what has a number for each word of the vocabulary; the rest is on the host."""
 _MOST_LAYERS, _MOST_BUFFERS = 1000, 1 << 28
 """More layers or experts than tensors, and larger tables of constants, no real model has."""
 
@@ -133,9 +133,9 @@ class Tokens:
 
 
 def logits_of(model: Any, row: Tokens) -> Tensor:
-    """`[N, V]`: what predicts each of the N tokens of the answer; at least float32."""
+    """`[N, V]`: what predicts each of the N tokens of the answer; at least float32, where the model is."""
     out = model(**row.inputs(), use_cache=False, logits_to_keep=len(row.answer) + 1).logits[0, :-1]
-    return out.to("cpu", torch.promote_types(out.dtype, torch.float32))
+    return out.to(torch.promote_types(out.dtype, torch.float32))
 
 
 def values_of(model: Any, row: Tokens) -> Tensor:
@@ -175,10 +175,7 @@ def drawn_from(log_p: Tensor, top_k: int, top_p: float, banned: Tensor) -> Tenso
 def gradients(model: Any, rows: Sequence[int], loss_of: Callable[[int], Tensor]) -> dict[str, Tensor]:
     """The sum over ROWS of the gradients of LOSS_OF a row, each row alone, summed in float32 or more."""
     named = dict(model.named_parameters())
-    sums = {
-        name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), device="cpu")
-        for name, p in named.items()
-    }
+    sums = {name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for name, p in named.items()}
     for row in rows:
         loss = loss_of(row)
         if not loss.requires_grad:
@@ -186,5 +183,5 @@ def gradients(model: Any, rows: Sequence[int], loss_of: Callable[[int], Tensor])
         found_all: Any = torch.autograd.grad(loss, [*named.values()], allow_unused=True)
         for name, found in zip(named, found_all, strict=True):
             if found is not None:
-                sums[name] += found.cpu()
-    return sums
+                sums[name] += found
+    return {name: found.cpu() for name, found in sums.items()}

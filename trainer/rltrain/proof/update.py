@@ -159,7 +159,7 @@ class Update:
             read, entropy = models.values_of(model, tokens), None
         else:
             log_p = models.log_softmax(models.logits_of(model, tokens), self.ref.temperature)
-            read, entropy = models.picked(log_p, tokens.answer), models.entropy(log_p)[None]
+            read, entropy = models.picked(log_p, tokens.answer).cpu(), models.entropy(log_p)[None].cpu()
         seen[row, : len(read)] = read.detach()
         return self.terms([row], read[None], entropy, counts)[part]
 
