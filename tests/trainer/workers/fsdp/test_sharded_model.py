@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
+from rltrain.workers.fsdp import sharded_model
 from rltrain.workers.fsdp.sharded_model import HOST, ShardedModel
 from rltrain.workers.fsdp.worker import TrainWorker
 from tests.trainer.workers.fsdp import scenes, two_ranks
@@ -189,7 +190,7 @@ def test_a_gpu_gets_back_what_an_update_leaves_in_pieces(
     device: str, training: bool, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     freed = list[int]()
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(1))
+    monkeypatch.setattr(sharded_model, "empty_cache", lambda: freed.append(1))
     sharded = ShardedModel("critic", nn.Linear(2, 2), make_config(Path("none")).critic.fsdp_config, device)
     with sharded.in_use(training=training):
         assert not freed, "not before the update is over"

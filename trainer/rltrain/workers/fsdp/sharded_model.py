@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from rltrain.config.schema import FsdpConfig
+from rltrain.core.tensors import empty_cache
 from rltrain.workers.fsdp.build import reshard
 from rltrain.workers.fsdp.comm_timing import TimedReduceScatter
 from rltrain.workers.fsdp.optim import Stepper, local
@@ -57,7 +57,7 @@ class ShardedModel:
         if training and self.device.startswith("cuda"):
             # The gradients are gone. What they lay in is in pieces between the optimizer's state, and of no use to the
             # next role: a critic's would be held beside the actor's.
-            torch.cuda.empty_cache()
+            empty_cache()
 
     def leave(self) -> None:
         """Free gathered parameters, and move to the host what the config keeps there. Not collective."""

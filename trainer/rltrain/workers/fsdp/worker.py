@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from rltrain.cluster.host import SHM_PREFIX
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import UserError
+from rltrain.core.tensors import empty_cache
 from rltrain.rewards.model import Conversation, RewardModel
 from rltrain.workers.fsdp import actor, critic, held, models, sft, state, weights
 from rltrain.workers.fsdp.build import FILES, Weights, reshard
@@ -304,12 +305,12 @@ class TrainWorker:
         """Give what torch holds for later use back to the GPU. Not collective."""
         for sharded in self._models.values():
             reshard(sharded.model)
-        torch.cuda.empty_cache()
+        empty_cache()
 
     def park(self) -> int:
         """Move all models and optimizers to the host, so that an engine can start; bytes there. Not collective."""
         num_bytes = sum(sharded.park() for sharded in self._models.values())
-        torch.cuda.empty_cache()
+        empty_cache()
         return num_bytes
 
     def unpark(self) -> None:

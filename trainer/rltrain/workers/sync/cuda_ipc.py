@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from rltrain.core.errors import RunFailure
+from rltrain.core.tensors import empty_cache
 from rltrain.workers.sync.transport import Descriptor
 
 _DEVICE_ARGUMENT = 6
@@ -56,7 +57,7 @@ class CudaIpcSender:
             return
         self._buffer, self._handle, self._pool = None, {}, None
         torch.cuda.ipc_collect()
-        torch.cuda.empty_cache()
+        empty_cache()
 
 
 class CudaIpcReceiver:

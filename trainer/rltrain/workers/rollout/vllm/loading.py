@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from rltrain.core.errors import RunFailure
+from rltrain.core.tensors import empty_cache
 from rltrain.workers.rollout.vllm.names import engine_name
 from rltrain.workers.sync.receiver import Receivers
 from rltrain.workers.sync.transport import Descriptor
@@ -90,7 +91,7 @@ class Loader:
         self.receivers.close()
         if self._device.type == "cuda":
             # Scratch of the reload: the KV cache needs the room next.
-            torch.cuda.empty_cache()
+            empty_cache()
         partial = {path for path, (found, number) in self._components.items() if len(found) < number}
         missing = sorted((self._expected - self._loaded) | partial)
         if missing:
