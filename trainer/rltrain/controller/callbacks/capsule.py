@@ -41,8 +41,8 @@ STATES = 7
 """Weights, two moments, before and after, and the gradient."""
 ELEMENTS = 4096
 """Of each tensor of a larger model, its first numbers."""
-CHECKED_NUMBERS = 16_000_000
-"""Of a larger model, tensors of so many numbers are read back from the engines."""
+CHECKED_NUMBERS, CHECKED_TENSORS = 16_000_000, 64
+"""Of a larger model, at most so many tensors with so many numbers are read back from the engines."""
 
 MACHINE = ("device", "device_name", "backend", "cpu", "threads", "cuda", "driver")
 """What bits depend on, beside versions."""
@@ -196,6 +196,8 @@ class Capsules(Callback):
             manifest = self._crew.train_group.call("weight_manifest", doing="asking for the weights' names")[0]
             names, room = list[str](), CHECKED_NUMBERS if self._elements else math.inf
             for name, shape, _ in sorted(manifest, key=lambda entry: hashlib.sha256(entry[0].encode()).digest()):
+                if self._elements and len(names) == CHECKED_TENSORS:
+                    break
                 if (size := torch.Size(shape).numel()) <= room:
                     names.append(name)
                     room -= size
