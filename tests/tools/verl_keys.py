@@ -1,5 +1,7 @@
 """Write rlcheck/data/verl_*.json from verl's wheels: keys, defaults, how they differ between versions.
 
+`trainer/rltrain/config/verl_sft_keys.json` holds keys and defaults of the newest version's SFT trainer.
+
 Run with the wheels of every version, the newest first:
 
     python -m tests.tools.verl_keys verl-0.9.1-py3-none-any.whl verl-0.9.0-py3-none-any.whl …
@@ -23,7 +25,9 @@ import yaml
 
 from tests.tools.lines import text_of
 
-DATA = Path(__file__).resolve().parents[2] / "rlcheck" / "data"
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "rlcheck" / "data"
+SFT_PARTS = {"model": "model/hf_model", "engine": "engine/fsdp", "optim": "optim/fsdp", "": "sft_trainer_engine"}
 ENGINES = {"dp": "", "megatron": "megatron_", "torchtitan": "torchtitan_", "veomni": "veomni_"}
 _GENERATED = "verl/trainer/config/_generated_ppo_{}trainer.yaml"
 _ASKED = re.compile(r"""(?:\.get|\.pop|getattr|hasattr)\((?:[\w.]+, *)?["']([A-Za-z_]\w*)["']""")
@@ -42,6 +46,23 @@ def _layouts(wheel: zipfile.ZipFile) -> dict[str, dict[str, Any]]:
     return {
         engine: dict(flatten(yaml.safe_load(wheel.read(_GENERATED.format(infix))))) for engine, infix in ENGINES.items()
     }
+
+
+def sft_keys(wheel: zipfile.ZipFile) -> dict[str, Any]:
+    """Keys and defaults of verl's SFT trainer, put together as its list of defaults says."""
+    found: dict[str, Any] = {}
+    for section, file in SFT_PARTS.items():
+        tree = yaml.safe_load(wheel.read(f"verl/trainer/config/{file}.yaml"))
+        found |= dict(flatten(tree, f"{section}." if section else ""))
+    return {key: value for key, value in found.items() if key != "defaults" and not key.endswith("_target_")}
+
+
+def write_sft_keys(path: Path) -> None:
+    """Write the keys of the SFT trainer of the wheel at PATH."""
+    source = f"verl {path.name.split('-')[1]}, verl/trainer/config/sft_trainer_engine.yaml and its defaults (Apache-2.0)"
+    with zipfile.ZipFile(path) as wheel:
+        content = text_of({"source": source, "keys": sft_keys(wheel)})
+    (ROOT / "trainer/rltrain/config/verl_sft_keys.json").write_text(content, encoding="utf-8")
 
 
 def _choices(wheel: zipfile.ZipFile) -> list[str]:
@@ -118,6 +139,7 @@ def write(wheels: list[Path]) -> None:
             base = layouts[over[0]][over[1]]
             differences.append({"version": version, "engine": engine, "over": list(over), **_difference(layout, base)})
     last = {word for word in set().union(*(_asked(wheel) for wheel in opened)) if not word.startswith("__")}
+    write_sft_keys(wheels[0])
     source = "_generated_ppo_trainer.yaml (Apache-2.0), flattened: dotted key to default"
     _dump("verl_keys.json", {"source": f"verl {newest}, verl/trainer/config/{source}", "keys": layouts[newest]["dp"]})
     _dump(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlcheck.measure.config import verl_data
@@ -80,9 +80,9 @@ def _advice(key: str) -> str:
     return "" if advice is None else f"; {advice}"
 
 
-def nearest(key: str) -> list[str]:
-    """The keys that KEY probably was meant to be, at most two, best first."""
-    known = [*keys(), *sections()]
+def nearest(key: str, among: Collection[str] = ()) -> list[str]:
+    """The keys that KEY probably was meant to be, at most two, best first; of AMONG (empty: those of a run)."""
+    known = [*(among or (*keys(), *sections()))]
     last = key.rsplit(".", 1)[-1]
     found = [name for name in known if name.endswith(f".{key}")]
     found = found or [name for name in known if name.rsplit(".", 1)[-1] == last]

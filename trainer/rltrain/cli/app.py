@@ -45,6 +45,7 @@ def rltrain(
 
 COMMANDS: dict[str, tuple[type[Any], str | None]] = {
     "run": (requests.RunRequest, None),
+    "sft": (requests.SftRequest, "Train on given conversations or answers (supervised)."),
     "eval": (requests.EvalRequest, "Score a checkpoint on the validation prompts."),
     "export": (requests.ExportRequest, "Write a checkpoint's model in Hugging Face layout."),
     "init": (requests.InitRequest, "Write a commented config to start from."),

@@ -25,11 +25,13 @@ from rltrain.config.as_facts import facts_of
 from rltrain.config.batch_plan import BatchPlan
 from rltrain.config.memory_check import fullest, predicted, ram_bytes
 from rltrain.config.schema import RunConfig
+from rltrain.config.schema.sft import SftConfig
+from rltrain.config.sft import as_run, batch_lines
 
 WIDTH = 80
 
 
-def config_yaml(config: RunConfig) -> str:
+def config_yaml(config: RunConfig | SftConfig) -> str:
     """CONFIG as YAML, in the order of the schema."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
@@ -53,6 +55,25 @@ def report(config: RunConfig, placement: Sequence[str], device: Gpu | None) -> l
         "Placement": placement,
         "Batches": batches,
         "Memory": memory_lines(facts_of(config), device),
+    }
+    return [line for title, lines in sections.items() for line in (f"== {title} ==", *lines, "")]
+
+
+def sft_report(config: SftConfig, placement: Sequence[str], device: Gpu | None) -> list[str]:
+    """The whole dry run of supervised training; as `report`. Of memory, what ranks hold of the model all the while.
+
+    Raises:
+        UserError: the model's `config.json` cannot be used.
+    """
+    run = facts_of(as_run(config))
+    found = predicted(run, device or Gpu("GPU", 0))
+    actor = run.models.get("actor")
+    why = actor.missing.reason if actor is not None and actor.missing is not None else "no model is named"
+    sections = {
+        "Config": config_yaml(config).splitlines(),
+        "Placement": placement,
+        "Batches": batch_lines(config),
+        "Memory": [f"unknown: {why}"] if found is None else [*_states(run, found), "beside: activations of a pass"],
     }
     return [line for title, lines in sections.items() for line in (f"== {title} ==", *lines, "")]
 

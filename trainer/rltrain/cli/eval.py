@@ -10,7 +10,10 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from rltrain.cli.diagnosis import diagnose, failure_words
 from rltrain.cli.from_run import actor_alone, config_of, refuse_hidden, run_of
@@ -19,9 +22,11 @@ from rltrain.cluster.runtime import connect
 from rltrain.cluster.teardown import EXIT_CODE, Interrupted, StopSignals
 from rltrain.config import RunConfig, check, resolve
 from rltrain.config.machine import this_machine
-from rltrain.controller.crew import start_crew
+from rltrain.config.resolve import replaced
+from rltrain.controller.apart import Answering, start_engines
+from rltrain.controller.crew import Crew, start_crew
 from rltrain.controller.evaluate import Evaluator
-from rltrain.controller.prepare import prepare_validation, replaced
+from rltrain.controller.prepare import prepare_validation
 from rltrain.controller.reward_manager import RewardManager
 from rltrain.controller.roles import RewardModelRole
 from rltrain.core.clock import Clock
@@ -30,6 +35,7 @@ from rltrain.core.progress import Stages, screen
 from rltrain.records.run_dir import RunDir
 from rltrain.rewards.pool import RewardPool
 from rltrain.toy.make import is_made
+from rltrain.workers.fsdp.export import export_saved
 
 FAILED = 1
 Z_95 = 1.959963984540054
@@ -123,19 +129,38 @@ def _rewards(config: RunConfig, directory: RunDir, checkpoint: Path, logs: Path)
     with ExitStack() as stack:
         pool = stack.enter_context(RewardPool(config))
         pool.check()
+        if not config.reward_model.enable:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weights-", dir=logs)))
+            prepared = replace(prepared, config=_with_saved_weights(config, checkpoint, scratch, stages))
         runtime = stack.enter_context(connect(config, logs, stages.say, stages.still))
         stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
-        crew = start_crew(prepared, runtime, clock, stages, 1)
-        crew.train_group.load_actor(checkpoint)
-        role = RewardModelRole(crew.train_group, config, clock) if config.reward_model.enable else None
-        reward_manager = RewardManager(config, pool, role.scores if role else None, clock)
+        started: Crew | Answering
+        if config.reward_model.enable:  # it is hosted by training ranks, which bring the actor to the engines, too
+            started = start_crew(prepared, runtime, clock, stages, 1)
+            started.train_group.load_actor(checkpoint)
+            scores = RewardModelRole(started.train_group, config, clock).scores
+        else:
+            started, scores = start_engines(prepared, runtime, clock, stages), None
+        reward_manager = RewardManager(config, pool, scores, clock)
         with stages.stage("answering"):
-            answered = Evaluator(config, crew.rollout, reward_manager, prepared.val, clock).answer()
+            answered = Evaluator(config, started.rollout, reward_manager, prepared.val, clock).answer()
         groups: dict[int, list[float]] = defaultdict(list)
         for sample, reward in zip(answered, reward_manager.rewards(answered), strict=True):
             groups[sample.index].append(reward)
-        crew.close()
+        started.close()
     return list(groups.values())
+
+
+def _with_saved_weights(config: RunConfig, checkpoint: Path, scratch: Path, stages: Stages) -> RunConfig:
+    """CONFIG for engines that answer alone: its model is SCRATCH, with CHECKPOINT's weights as engines hold them."""
+    parts = config.actor_rollout_ref
+    with stages.stage("reading the checkpoint"):
+        dtype: torch.dtype = getattr(torch, parts.rollout.dtype)
+        export_saved(checkpoint / "actor", scratch, parts.model, dtype)
+    # The directory's config holds what the run's laid over it, and its tokenizer is the run's.
+    model = replaced(parts.model, path=str(scratch), tokenizer_path=str(scratch), override_config={})
+    rollout = replaced(parts.rollout, free_cache_engine=False)  # who has the devices alone never sleeps
+    return replaced(config, actor_rollout_ref=replaced(parts, model=model, rollout=rollout))
 
 
 def summary(groups: Sequence[Sequence[float]], ks: Sequence[int], passing: float) -> list[str]:

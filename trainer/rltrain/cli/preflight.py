@@ -145,9 +145,39 @@ def examine(
     too_large = memory_complaint(config)
     if too_large and memory_check.CHECK_ID not in ignore:
         raise RunFailure(f"{too_large}; or waive it with --ignore {memory_check.CHECK_ID}")
+    return _examined(lambda: _request(config, origin, tuple(ignore), timeout_s, full), told)
+
+
+def examine_machine(config: RunConfig, source: str, ignore: Sequence[str], timeout_s: float) -> Preflight:
+    """As `examine`, of the machine alone: of CONFIG, supervised training as a run, the doctor judges nothing.
+
+    Raises:
+        UserError, RunFailure: as `examine`.
+    """
+    why = "of rltrain sft, whose configs rltrain alone reads"
+    facts = facts_of(config)
+
+    def request() -> Request:
+        return Request(
+            run=facts,
+            sized=facts,
+            source=source,
+            overrides=(),
+            context=ProbeContext(python=(), deep=False),
+            settings=load_settings(Path.cwd()),
+            ignore=tuple(ignore),
+            left_out=dict.fromkeys((*SLOW, "data", "config", "memory"), why),
+            timeout_s=timeout_s,
+            most_rows=SAMPLE_ROWS,
+        )
+
+    return _examined(request, lambda _: None)
+
+
+def _examined(make: Callable[[], Request], told: Callable[[str], None]) -> Preflight:
     doctor = clinic.summon()
     try:
-        request = _request(config, origin, tuple(ignore), timeout_s, full)
+        request = make()
         found = run_chain(request, looks(doctor), doctor, _Silent(), lambda step: told(f"{step.title}: {step.line()}"))
     except (ConfigError, clinic.SelectionError) as error:
         raise UserError(f"rlcheck's settings: {error}") from None
@@ -161,7 +191,7 @@ def examine(
             f"the preflight checks found what would stop this run ({names}, above): fix it, "
             f"or waive it with {' '.join('--ignore ' + name for name in sorted({f.id for f in failed}))}"
         )
-    return Preflight(skipped=False, ignored=tuple(ignore), report=report, facts=found.nodes[0])
+    return Preflight(skipped=False, ignored=request.ignore, report=report, facts=found.nodes[0])
 
 
 def _request(config: RunConfig, origin: Origin, ignore: tuple[str, ...], timeout_s: float, full: bool) -> Request:

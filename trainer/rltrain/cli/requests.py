@@ -5,16 +5,32 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from rltrain.core.errors import UserError
-from rltrain.recipes import recipe_names
+from rltrain.recipes import SFT_RECIPES, recipe_names
 
 _RECIPES = ", ".join(reversed(recipe_names()))
+_SFT_RECIPES = ", ".join(recipe_names(SFT_RECIPES))
 CheckpointArgument = Annotated[
     Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint of a run: RUN_DIR/checkpoints/global_step_N.")
+]
+
+
+OverridesArgument = Annotated[
+    tuple[str, ...],
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Values that replace those of CONFIG: trainer.seed=7. ~KEY removes one."
+    ),
+]
+IgnoreOption = Annotated[
+    tuple[str, ...],
+    typer.Option("--ignore", metavar="ID", help="Waive a check: it no longer stops the run. Repeatable."),
+]
+SkipOption = Annotated[
+    bool, typer.Option("--skip-checks", help="Do not check the machine; problems then show late, on held GPUs.")
 ]
 
 
@@ -51,13 +67,9 @@ class RunRequest:
     Everything that the run writes goes to trainer.default_local_dir.
     """
 
+    COMMAND: ClassVar[str] = "run"
     source: Annotated[str, typer.Argument(metavar="CONFIG", help=f"Recipe ({_RECIPES}) or YAML file.")]
-    overrides: Annotated[
-        tuple[str, ...],
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Values that replace those of CONFIG: trainer.seed=7. ~KEY removes one."
-        ),
-    ] = ()
+    overrides: OverridesArgument = ()
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -70,14 +82,8 @@ class RunRequest:
             "--gpu", metavar="GPU", help="With --dry-run: GPU to plan for, H200 or 80GiB. Default: this machine's."
         ),
     ] = ""
-    ignore: Annotated[
-        tuple[str, ...],
-        typer.Option("--ignore", metavar="ID", help="Waive a check: it no longer stops the run. Repeatable."),
-    ] = ()
-    skip_checks: Annotated[
-        bool,
-        typer.Option("--skip-checks", help="Do not check the machine; problems then show late, on held GPUs."),
-    ] = False
+    ignore: IgnoreOption = ()
+    skip_checks: SkipOption = False
     capsule: Annotated[
         tuple[int, ...],
         typer.Option("--capsule", metavar="STEP", help="Keep a capsule of STEP, for rlcheck step. Repeatable."),
@@ -88,6 +94,24 @@ class RunRequest:
             "--preflight", help="Extent of the checks; full adds collectives, the engine and one step (minutes)."
         ),
     ] = Extent.QUICK
+
+
+@dataclass(frozen=True)
+class SftRequest:
+    """Check this machine and CONFIG, then train a model on given conversations or answers (supervised).
+
+    Everything that is written goes to trainer.default_local_dir.
+    """
+
+    COMMAND: ClassVar[str] = "sft"
+    source: Annotated[str, typer.Argument(metavar="CONFIG", help=f"Recipe ({_SFT_RECIPES}) or YAML file.")]
+    overrides: OverridesArgument = ()
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print config, placement, batch arithmetic and memory; start nothing."),
+    ] = False
+    ignore: IgnoreOption = ()
+    skip_checks: SkipOption = False
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from rltrain.cli.diagnosis import diagnose, failure_words
-from rltrain.cli.requests import Extent, RunRequest
+from rltrain.cli.requests import Extent, RunRequest, SftRequest
 from rltrain.cluster.teardown import stop_signals
 from rltrain.config import Loaded, Machine, RunConfig, check, load_with_notes, notes, resolve
 from rltrain.config.machine import this_machine
 from rltrain.config.resolve import chosen
+from rltrain.config.schema.sft import SftConfig
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.core.progress import screen
 from rltrain.records import run_record
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # it brings the whole doctor, which `--dry-run` does without
     from rltrain.cli.preflight import Preflight
 
 PREFLIGHT_TIMEOUT_S = 20.0
-VALIDATION = "val/reward/mean"
+VALIDATION, HELD_OUT = "val/reward/mean", "val/loss"
 DONE, FAILED, MISUSE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -62,7 +63,7 @@ def run(request: RunRequest) -> int:
             console.print(f"{len(choices)} settings left open are chosen: {words}", style="dim")
         return _execute(request, config, choices, console)
     except KeyboardInterrupt:
-        return _failed("stopped by a signal; nothing had been started", INTERRUPTED)
+        return failed("stopped by a signal; nothing had been started", INTERRUPTED)
 
 
 def _machine(request: RunRequest) -> Machine:
@@ -112,10 +113,23 @@ def _execute(request: RunRequest, config: RunConfig, choices: Sequence[str], con
     try:
         preflight = _preflight(request, config, console)
     except RunFailure as error:
-        return _failed(str(error))
+        return failed(str(error))
     console.print(f"preflight: {preflight.line()}", markup=False)
     if line := _prediction(config):
         console.print(line, markup=False)
+    return in_directory(request, config, choices, preflight, console, lambda: _train(config, directory, console, begin))
+
+
+def in_directory(
+    request: RunRequest | SftRequest,
+    config: RunConfig | SftConfig,
+    choices: Sequence[str],
+    preflight: Preflight,
+    console: Console,
+    train: Callable[[], dict[str, Any]],
+) -> int:
+    """Hold the run directory of CONFIG, note there what begins, and run TRAIN; the exit code."""
+    directory = RunDir(Path(config.trainer.default_local_dir))
     with directory.claimed(afresh=_starts_afresh(config, directory)) as moved:
         if moved is not None:
             console.print(f"an earlier run lay in {directory.path}; it is kept as {moved}", markup=False)
@@ -124,7 +138,7 @@ def _execute(request: RunRequest, config: RunConfig, choices: Sequence[str], con
         with on_disk(f"the run directory {directory.path} cannot be written"):
             run_record.write_record(directory, record)
             directory.facts.write_bytes(preflight.facts_json())
-        return _outcome(request, directory, console, lambda: _train(config, directory, console, begin))
+        return _outcome(request, directory, console, train)
 
 
 def _preflight(request: RunRequest, config: RunConfig, console: Console) -> Preflight:
@@ -151,7 +165,7 @@ def _prediction(config: RunConfig) -> str:
     return "" if prediction is None else prediction_line(prediction)
 
 
-def _starts_afresh(config: RunConfig, directory: RunDir) -> bool:
+def _starts_afresh(config: RunConfig | SftConfig, directory: RunDir) -> bool:
     """Whether nothing of what an earlier run left in DIRECTORY goes on."""
     from rltrain.records.checkpoints import last
 
@@ -165,7 +179,9 @@ def _train(config: RunConfig, directory: RunDir, console: Console, begin: float)
     return train_session(config, directory, console, begin)
 
 
-def _outcome(request: RunRequest, directory: RunDir, console: Console, train: Callable[[], dict[str, Any]]) -> int:
+def _outcome(
+    request: RunRequest | SftRequest, directory: RunDir, console: Console, train: Callable[[], dict[str, Any]]
+) -> int:
     """Run TRAIN, note in `run.json` how it ended, and say it in a few lines."""
     from rltrain.cluster.teardown import Interrupted
 
@@ -182,13 +198,13 @@ def _outcome(request: RunRequest, directory: RunDir, console: Console, train: Ca
         lines = [str(error), *diagnose(directory.logs, begin, str(error))]
         # A checkpoint or data that cannot be gone on with: the message says already how to start.
         last = [] if "trainer.resume_mode=" in lines[0] else [_after(request, directory)]
-        return _failed("\n".join([*lines, *last]))
+        return failed("\n".join([*lines, *last]))
     # The border of the program: a fault of ours, too, ends in words, with its traceback in a log.
     except Exception as error:
         words = failure_words(error, directory.logs)
         lines = [words, *diagnose(directory.logs, begin, words)]
         _note(directory, "failed", error=lines[0])
-        return _failed("\n".join([*lines, _after(request, directory)]))
+        return failed("\n".join([*lines, _after(request, directory)]))
     _note(directory, "finished", **facts)
     for line in ending(directory, facts):
         console.print(line, markup=False)
@@ -201,7 +217,7 @@ def _note(directory: RunDir, outcome: str, **facts: Any) -> None:
         run_record.finish(directory, outcome, **facts)
 
 
-def _after(request: RunRequest, directory: RunDir) -> str:
+def _after(request: RunRequest | SftRequest, directory: RunDir) -> str:
     """What is saved, how to go on, and where the logs are."""
     from rltrain.records.checkpoints import finished
 
@@ -211,13 +227,15 @@ def _after(request: RunRequest, directory: RunDir) -> str:
     return f"Saved up to step {saved[-1].step}: go on with {resume_command(request)}. Logs: {directory.logs}"
 
 
-def resume_command(request: RunRequest) -> str:
+def resume_command(request: RunRequest | SftRequest) -> str:
     """The command that goes on from the last checkpoint."""
     replaced = ("trainer.resume_mode=", "trainer.resume_from_path=")
     kept = [override for override in request.overrides if not override.lstrip("+").startswith(replaced)]
     waived = [word for check in request.ignore for word in ("--ignore", check)]
     skipped = ["--skip-checks"] if request.skip_checks else []
-    return shlex.join(["rltrain", "run", request.source, *skipped, *waived, *kept, "trainer.resume_mode=auto"])
+    return shlex.join(
+        ["rltrain", request.COMMAND, request.source, *skipped, *waived, *kept, "trainer.resume_mode=auto"]
+    )
 
 
 def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:
@@ -225,17 +243,24 @@ def ending(directory: RunDir, facts: Mapping[str, Any]) -> list[str]:
     from rltrain.records.checkpoints import finished
 
     steps, saved = read_steps(directory.metrics), finished(directory.checkpoints)
-    values = [(step["step"], step[VALIDATION]) for step in steps if step.get(VALIDATION) is not None]
     lines = [f"finished {facts['steps']} steps in {facts['wall_s']:.0f} s"]
-    if values:
-        step, best = max(values, key=lambda pair: (pair[1], pair[0]))
-        kept = "" if any(checkpoint.step == step for checkpoint in saved) else ", not saved"
-        lines[0] += f": {VALIDATION} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best:.3f} (step {step}{kept})"
+    for name, sign in ((VALIDATION, 1), (HELD_OUT, -1)):
+        values = [(step["step"], step[name]) for step in steps if step.get(name) is not None]
+        if values:
+            step, best = max(values, key=lambda pair: (sign * pair[1], pair[0]))
+            kept = "" if any(checkpoint.step == step for checkpoint in saved) else ", not saved"
+            lines[0] += f": {name} {values[0][1]:.3f} -> {values[-1][1]:.3f}, best {best:.3f} (step {step}{kept})"
     if saved:
-        lines += [f"saved: {saved[-1].path}", "score it with rltrain eval, or take it along with rltrain export"]
+        is_sft = any(HELD_OUT in step or "train/loss" in step for step in steps)
+        use = f"go on with rltrain run CONFIG actor_rollout_ref.model.path={saved[-1].path}, or take it along with"
+        lines += [
+            f"saved: {saved[-1].path}",
+            f"{use if is_sft else 'score it with rltrain eval, or take it along with'} rltrain export",
+        ]
     return [*lines, f"was it healthy? rlcheck run {shlex.quote(str(directory.path))}"]
 
 
-def _failed(message: str, code: int = FAILED) -> int:
+def failed(message: str, code: int = FAILED) -> int:
+    """Say MESSAGE on standard error; CODE."""
     print(f"rltrain: {message}", file=sys.stderr)  # noqa: T201
     return code

@@ -88,12 +88,7 @@ def plan(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     apart = 0 if config.actor_rollout_ref.hybrid_engine else _devices_apart(config)
     beside = apart if config.actor_rollout_ref.rollout.nnodes == 0 else 0
     chosen = _choose(nodes, config.trainer.nnodes, ranks + beside if on_gpu else 0, "training", "trainer")
-    roles = training_roles(config)
-    train = tuple(
-        Slot("train", i * ranks + j, roles, node, (j,), int(on_gpu), (), max(1, node.num_cpus // ranks))
-        for i, node in enumerate(chosen)
-        for j in range(ranks)
-    )
+    train = _ranks(config, chosen)
     if config.actor_rollout_ref.hybrid_engine or not on_gpu:
         places = [(node, list(range(ranks)), i * ranks) for i, node in enumerate(chosen)]
     elif beside:
@@ -104,6 +99,40 @@ def plan(config: RunConfig, nodes: Sequence[Node]) -> Placement:
         places = [(node, list(range(apart)), None) for node in own]
     rollout = _engines_on_gpus(config, places) if on_gpu else _engines_on_cpus(config, chosen)
     return Placement("cuda" if on_gpu else "cpu", train, rollout)
+
+
+def plan_ranks(config: RunConfig, nodes: Sequence[Node]) -> Placement:
+    """Place training ranks alone; as `plan`."""
+    on_gpu, ranks = config.trainer.device == "cuda", config.trainer.n_gpus_per_node or 1
+    chosen = _choose(nodes, config.trainer.nnodes, ranks if on_gpu else 0, "training", "trainer")
+    return Placement("cuda" if on_gpu else "cpu", _ranks(config, chosen), ())
+
+
+def plan_engines(config: RunConfig, nodes: Sequence[Node]) -> tuple[Slot, ...]:
+    """Place engines alone, on as many devices as in `plan`; each holds its GPUs, which no rank shares.
+
+    Raises:
+        UserError: as `plan`.
+    """
+    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    if trainer.device != "cuda":
+        return _engines_on_cpus(config, _choose(nodes, trainer.nnodes, 0, "rollout", "trainer"))
+    if config.actor_rollout_ref.hybrid_engine:
+        count, gpus, section = trainer.nnodes, trainer.n_gpus_per_node or 1, "trainer"
+    else:
+        count, gpus, section = rollout.nnodes or trainer.nnodes, _devices_apart(config), "actor_rollout_ref.rollout"
+    chosen = _choose(nodes, count, gpus, "rollout", section)
+    return _engines_on_gpus(config, [(node, list(range(gpus)), None) for node in chosen])
+
+
+def _ranks(config: RunConfig, chosen: Sequence[Node]) -> tuple[Slot, ...]:
+    on_gpu, ranks = config.trainer.device == "cuda", config.trainer.n_gpus_per_node or 1
+    roles = training_roles(config)
+    return tuple(
+        Slot("train", i * ranks + j, roles, node, (j,), int(on_gpu), (), max(1, node.num_cpus // ranks))
+        for i, node in enumerate(chosen)
+        for j in range(ranks)
+    )
 
 
 def training_roles(config: RunConfig) -> tuple[str, ...]:

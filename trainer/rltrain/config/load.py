@@ -10,12 +10,14 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticUndefined
 
 from rlcheck.measure.config.rltrain_keys import must_be_given
-from rltrain.config import messages, names, verl_differences
+from rltrain.config import messages, verl_differences
+from rltrain.config.names import RUN, SFT, Vocabulary
 from rltrain.config.schema import RunConfig
+from rltrain.config.schema.sft import SftConfig
 from rltrain.config.source import Source, read
 from rltrain.core.errors import UserError, first_line
 
@@ -46,15 +48,40 @@ def load_with_notes(source: str | Path, overrides: Sequence[str] = ()) -> Loaded
     Raises:
         UserError: as `load`.
     """
+    config, found = _read(source, overrides, RUN)
+    assert isinstance(config, RunConfig)
+    return Loaded(config, (*found.notes, *verl_differences.met(config, found.values)))
+
+
+@dataclass(frozen=True)
+class LoadedSft:
+    """As `Loaded`, of supervised training."""
+
+    config: SftConfig
+    notes: tuple[str, ...]
+
+
+def load_sft(source: str | Path, overrides: Sequence[str] = ()) -> LoadedSft:
+    """The validated config for `rltrain sft`; as `load_with_notes`.
+
+    Raises:
+        UserError: as `load`.
+    """
+    config, found = _read(source, overrides, SFT)
+    assert isinstance(config, SftConfig)
+    return LoadedSft(config, tuple(found.notes))
+
+
+def _read(source: str | Path, overrides: Sequence[str], words: Vocabulary) -> tuple[BaseModel, _Flat]:
     try:
-        flat = _Flat(read(source, overrides))
+        flat = _Flat(read(source, overrides, words), words)
         flat.use_rltrain_names()
         config = flat.validate()
     except RecursionError:
         raise UserError(f"{source}: nested deeper than any config; is it one?") from None
     if config is None or flat.problems:
         raise UserError("\n".join(flat.problems))
-    return Loaded(config, (*flat.notes, *verl_differences.met(config, flat.values)))
+    return config, flat
 
 
 @dataclass
@@ -62,6 +89,7 @@ class _Flat:
     """A config on its way: dotted keys with resolved values, and what was found wrong so far."""
 
     source: Source
+    words: Vocabulary
     merged: DictConfig = field(init=False)
     raw: dict[str, Any] = field(default_factory=dict[str, Any])
     """Values as written, interpolations and all."""
@@ -70,10 +98,10 @@ class _Flat:
     problems: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        user = _without_empty(OmegaConf.to_container(self.source.tree, resolve=False), "")
-        self.raw = dict(_flatten(user, ""))
+        user = _without_empty(OmegaConf.to_container(self.source.tree, resolve=False), "", self.words)
+        self.raw = dict(_flatten(user, "", self.words))
         reachable = {key: value for key, value in self.raw.items() if _reachable(user, key)}
-        self.merged = _merge(reachable)
+        self.merged = _merge(reachable, self.words)
         for key in self.raw:
             if key in reachable:
                 self._resolve(key)
@@ -95,9 +123,9 @@ class _Flat:
         """Move verl's keys to where rltrain has them; note or refuse those that it does not have."""
         idle: list[str] = []
         for key in list(self.values):
-            if names.leaf_above(key) is not None:
+            if self.words.leaf_above(key) is not None:
                 self._drop_null(key)
-            elif key in names.sections():
+            elif key in self.words.sections():
                 self._check_section(key)
             else:
                 self._foreign(key, self.values.pop(key), idle)
@@ -107,10 +135,10 @@ class _Flat:
 
     def _drop_null(self, key: str) -> None:
         """Verl writes null for "not set", also where rltrain has a default that is not null."""
-        leaf = names.leaves().get(key)
+        leaf = self.words.leaves().get(key)
         if leaf is None or leaf.nullable or self.values[key] is not None:
             return
-        if key in names.verl_keys() and names.verl_keys()[key] is None:
+        if key in self.words.verl_keys() and self.words.verl_keys()[key] is None:
             del self.values[key]
 
     def _check_section(self, key: str) -> None:
@@ -120,19 +148,19 @@ class _Flat:
     def _foreign(self, key: str, value: Any, idle: list[str]) -> None:
         if key.rsplit(".", 1)[-1] == "_target_":
             return  # Hydra's class names, in configs that verl has flattened.
-        target = names.aliases().target(key)
-        if target is not None and names.leaf_above(target) is not None:
+        target = self.words.aliases().target(key)
+        if target is not None and self.words.leaf_above(target) is not None:
             self._move(key, target, value)
-        elif key in names.verl_keys():
-            if self._at_verl_default(key, value) or value in names.aliases().accepted.get(key, []):
+        elif key in self.words.verl_keys():
+            if self._at_verl_default(key, value) or value in self.words.aliases().accepted.get(key, []):
                 idle.append(key)
             else:
-                default = messages.shown(names.verl_keys()[key])
-                self.problem(key, f"{_instead(key)} (verl's default {default} would pass)")
+                default = messages.shown(self.words.verl_keys()[key])
+                self.problem(key, f"{self._instead(key)} (verl's default {default} would pass)")
         else:
-            near = names.nearest(key)
+            near = self.words.nearest(key)
             meant = f"unknown key; did you mean {' or '.join(near)}?" if near else "unknown key"
-            self.problem(key, _instead(key) if key in names.aliases().instead else meant)
+            self.problem(key, self._instead(key) if key in self.words.aliases().instead else meant)
 
     def _move(self, key: str, target: str, value: Any) -> None:
         if value is None or (value == MISSING and self._at_verl_default(key, value)):
@@ -147,9 +175,9 @@ class _Flat:
             self.problem(key, f"{messages.shown(value)} contradicts {other}; they are one setting, keep the latter")
 
     def _at_verl_default(self, key: str, value: Any) -> bool:
-        if key not in names.verl_keys():
+        if key not in self.words.verl_keys():
             return False
-        default = names.verl_keys()[key]
+        default = self.words.verl_keys()[key]
         if default in (value, self.raw[key]):
             return True
         if not (isinstance(default, str) and "${" in default):
@@ -162,14 +190,14 @@ class _Flat:
         except OmegaConfBaseException:
             return False
 
-    def validate(self) -> RunConfig | None:
+    def validate(self) -> BaseModel | None:
         """The config, or None with the problems noted."""
         self._require_given()
         self._refuse_bool_as_number()
         try:
-            return RunConfig.model_validate(_unflatten(self._with_interpolated_defaults()))
+            return self.words.schema.model_validate(_unflatten(self._with_interpolated_defaults()))
         except ValidationError as error:
-            for key, message in messages.explain(error):
+            for key, message in messages.explain(error, self.words):
                 if not any(f" {key}: " in problem for problem in self.problems):
                     self.problem(key, message)
         return None
@@ -178,18 +206,18 @@ class _Flat:
         for key, value in list(self.values.items()):
             if value == MISSING:
                 self.problem(key, must_be_given(key))
-                if not names.leaves()[names.leaf_above(key) or key].required:
+                if not self.words.leaves()[self.words.leaf_above(key) or key].required:
                     del self.values[key]
 
     def _refuse_bool_as_number(self) -> None:
         for key, value in self.values.items():
-            types = names.leaves()[key].types if key in names.leaves() else ()
+            types = self.words.leaves()[key].types if key in self.words.leaves() else ()
             if isinstance(value, bool) and bool not in types and {int, float} & set(types):
                 self.problem(key, f"expected {messages.expected(types)}, got {messages.shown(value)}")
 
     def _with_interpolated_defaults(self) -> dict[str, Any]:
         values = dict(self.values)
-        for key, leaf in names.leaves().items():
+        for key, leaf in self.words.leaves().items():
             if isinstance(leaf.default, str) and "${" in leaf.default and key not in values:
                 # Where this fails, the key that it refers to has been reported.
                 with contextlib.suppress(OmegaConfBaseException):
@@ -198,18 +226,17 @@ class _Flat:
                         values[key] = found
         return values
 
+    def _instead(self, key: str) -> str:
+        advice = self.words.aliases().instead.get(key)
+        return f"rltrain {'' if self.words is RUN else 'sft '}does not have this key{f'; {advice}' if advice else ''}"
 
-def _instead(key: str) -> str:
-    advice = names.aliases().instead.get(key)
-    return f"rltrain does not have this key{'' if advice is None else '; ' + advice}"
 
-
-def _merge(given: Mapping[str, Any]) -> DictConfig:
+def _merge(given: Mapping[str, Any], words: Vocabulary) -> DictConfig:
     """GIVEN over the schema's defaults, which are there to be named by the user's interpolations."""
     replaced = tuple(f"{key}." for key, value in given.items() if value != {})
     defaults = {
         key: MISSING if leaf.default is PydanticUndefined else leaf.default
-        for key, leaf in names.leaves().items()
+        for key, leaf in words.leaves().items()
         # The toy is the one section that is not there by default.
         if not f"{key}.".startswith((*replaced, "toy."))
     }
@@ -217,24 +244,24 @@ def _merge(given: Mapping[str, Any]) -> DictConfig:
     return OmegaConf.create(_unflatten({**plain, **given}))
 
 
-def _without_empty(tree: Any, prefix: str) -> dict[str, Any]:
+def _without_empty(tree: Any, prefix: str, words: Vocabulary) -> dict[str, Any]:
     """TREE without sections that hold nothing: `critic:` with every key below it commented out."""
     kept: dict[str, Any] = {}
     for name, value in cast("dict[Any, Any]", tree).items():
         key = f"{prefix}{name}"
-        if key in names.sections() and isinstance(value, dict):
-            kept[str(name)] = _without_empty(value, f"{key}.")
-        elif key not in names.sections() or value is not None:
+        if key in words.sections() and isinstance(value, dict):
+            kept[str(name)] = _without_empty(value, f"{key}.", words)
+        elif key not in words.sections() or value is not None:
             kept[str(name)] = value
     return kept
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _flatten(tree: Mapping[str, Any], prefix: str, words: Vocabulary) -> Iterator[tuple[str, Any]]:
     """Dotted keys and values; mappings that are a value (`toy.model`) stay whole."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
-        if isinstance(value, dict) and value and names.leaf_above(key) is None:
-            yield from _flatten(cast("dict[str, Any]", value), f"{key}.")
+        if isinstance(value, dict) and value and words.leaf_above(key) is None:
+            yield from _flatten(cast("dict[str, Any]", value), f"{key}.", words)
         else:
             yield key, value
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ValidationError
 
-from rltrain.config import names
+from rltrain.config.names import RUN, Vocabulary
 
 _PLAIN: Mapping[Any, str] = {
     int: "an integer",
@@ -27,11 +27,11 @@ _BOUNDS = {
 }
 
 
-def explain(error: ValidationError) -> Iterable[tuple[str, str]]:
-    """Each problem of ERROR as (dotted key, message), one for a key."""
+def explain(error: ValidationError, words: Vocabulary = RUN) -> Iterable[tuple[str, str]]:
+    """Each problem of ERROR as (dotted key, message), one for a key; WORDS: of the config."""
     found: dict[str, str] = {}
     for detail in error.errors(include_url=False):
-        key, message = _explain(cast("dict[str, Any]", detail))
+        key, message = _explain(cast("dict[str, Any]", detail), words)
         found.setdefault(key, message)
     return found.items()
 
@@ -74,9 +74,9 @@ def _is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def _explain(detail: dict[str, Any]) -> tuple[str, str]:
+def _explain(detail: dict[str, Any], words: Vocabulary) -> tuple[str, str]:
     path = [str(part) for part in detail["loc"]]
-    leaf = names.leaf_above(".".join(path))
+    leaf = words.leaf_above(".".join(path))
     if leaf is None and detail["type"] == "value_error":
         return ".".join(path), str(detail["ctx"]["error"])
     if leaf is None and detail["type"] == "missing":
@@ -85,18 +85,18 @@ def _explain(detail: dict[str, Any]) -> tuple[str, str]:
         return ".".join(path), f"expected a section, got {shown(detail['input'])}"
     below = path[leaf.count(".") + 1 :]
     if below and below[0].isdigit():
-        return _inside_list(leaf, below, detail)
-    if below and any(dict in (kind, typing.get_origin(kind)) for kind in names.leaves()[leaf].types):
+        return _inside_list(words.leaves()[leaf].types, leaf, below, detail)
+    if below and any(dict in (kind, typing.get_origin(kind)) for kind in words.leaves()[leaf].types):
         return ".".join(path).removesuffix(".[key]"), _wrong_value(detail, ())
-    return leaf, _wrong_value(detail, names.leaves()[leaf].types)
+    return leaf, _wrong_value(detail, words.leaves()[leaf].types)
 
 
-def _inside_list(leaf: str, below: list[str], detail: dict[str, Any]) -> tuple[str, str]:
+def _inside_list(types: Sequence[Any], leaf: str, below: list[str], detail: dict[str, Any]) -> tuple[str, str]:
     """A problem with an entry of a list, or with a key of a mapping in a list (`reward_model.rules.0.kind`)."""
-    item: Any = typing.get_args(names.leaves()[leaf].types[-1])[0]
+    item: Any = typing.get_args(types[-1])[0]
     if not _is_section(item) or len(below) == 1:
         if detail["type"] == "missing":
-            return leaf, f"expected {expected(names.leaves()[leaf].types)}"
+            return leaf, f"expected {expected(types)}"
         return f"{leaf}.{below[0]}", _wrong_value(detail, (item,))
     key = ".".join([leaf, *below[:2]])
     if detail["type"] == "extra_forbidden":

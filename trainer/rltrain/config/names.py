@@ -1,5 +1,8 @@
 """The names of config keys: which there are, where verl's moved to, and which one a misspelt key meant.
 
+There are two vocabularies: that of a run (`rltrain run`), whose tables are functions of this module, and that of
+supervised training (`rltrain sft`), whose files are `sft_aliases.json` and `verl_sft_keys.json` beside this one.
+
 The doctor reads such configs too: what it says of a name is said here in the same words.
 `rlcheck/data/verl_keys.json` holds verl's keys and defaults, flattened from the generated config in its wheel.
 `aliases.json` holds what differs: `moved` (old to new), `instead` (what to do about a key that is not there) and
@@ -13,18 +16,21 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Union
 
+import msgspec
 from pydantic import BaseModel
 
 import rlcheck
-from rlcheck.measure.config.rltrain_data import aliases, leaf_above
+from rlcheck.measure.config.rltrain_data import Aliases, aliases, leaf_above
 from rlcheck.measure.config.rltrain_keys import nearest
 from rltrain.config.schema import RunConfig
+from rltrain.config.schema.sft import SftConfig
+from rltrain.recipes import RECIPES, SFT_RECIPES
 
-__all__ = ["Leaf", "aliases", "leaf_above", "leaves", "nearest", "sections", "verl_keys"]
+__all__ = ["RUN", "SFT", "Leaf", "Vocabulary", "aliases", "leaf_above", "leaves", "nearest", "sections", "verl_keys"]
 
 
 @dataclass(frozen=True)
@@ -39,22 +45,75 @@ class Leaf:
     description: str
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """The keys of one kind of config, and what of verl's stands for them. The tables are read when first asked for."""
+
+    command: str
+    """`rltrain COMMAND` takes such configs."""
+    schema: type[BaseModel]
+    recipes: Path
+
+    def leaves(self) -> Mapping[str, Leaf]:
+        """Every dotted key that takes a value, in the order of the schema."""
+        return _leaves(self.schema)
+
+    def sections(self) -> Mapping[str, type[BaseModel]]:
+        """Every dotted key that is a section."""
+        return _sections(self.schema)
+
+    def leaf_above(self, key: str) -> str | None:
+        """KEY or the key above it that takes a value (`toy.model` for `toy.model.hidden_size`); None if none does."""
+        parts = key.split(".")
+        prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+        return next((prefix for prefix in prefixes if prefix in self.leaves()), None)
+
+    def nearest(self, key: str) -> list[str]:
+        """The keys that KEY probably was meant to be, at most two, best first."""
+        return nearest(key, (*self.leaves(), *self.sections()))
+
+    def verl_keys(self) -> Mapping[str, Any]:
+        """Verl's dotted keys, with their defaults."""
+        return verl_keys() if self.schema is RunConfig else _beside("verl_sft_keys.json")["keys"]
+
+    def aliases(self) -> Aliases:
+        """Verl's names for settings that are called otherwise here, and advice on what is not here."""
+        return aliases() if self.schema is RunConfig else msgspec.convert(_beside("sft_aliases.json"), Aliases)
+
+
+RUN = Vocabulary("run", RunConfig, RECIPES)
+SFT = Vocabulary("sft", SftConfig, SFT_RECIPES)
+
+
+@cache
+def _beside(name: str) -> dict[str, Any]:
+    return json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+
+
+@cache
+def _leaves(schema: type[BaseModel]) -> Mapping[str, Leaf]:
+    return {key: leaf for key, leaf, _ in _walk(schema, "") if leaf is not None}
+
+
+@cache
+def _sections(schema: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
+    return {key: section for key, _, section in _walk(schema, "") if section is not None}
+
+
 @lru_cache(maxsize=1)
 def verl_keys() -> Mapping[str, Any]:
     """Verl's dotted keys, with their defaults (some of which are interpolations)."""
     return json.loads((Path(rlcheck.__file__).parent / "data" / "verl_keys.json").read_text(encoding="utf-8"))["keys"]
 
 
-@lru_cache(maxsize=1)
 def leaves() -> Mapping[str, Leaf]:
-    """Every dotted key that takes a value, in the order of the schema."""
-    return {key: leaf for key, leaf, _ in _walk(RunConfig, "") if leaf is not None}
+    """Every dotted key of a run's config that takes a value, in the order of the schema."""
+    return RUN.leaves()
 
 
-@lru_cache(maxsize=1)
 def sections() -> Mapping[str, type[BaseModel]]:
-    """Every dotted key that is a section."""
-    return {key: section for key, _, section in _walk(RunConfig, "") if section is not None}
+    """Every dotted key of a run's config that is a section."""
+    return RUN.sections()
 
 
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, Leaf | None, type[BaseModel] | None]]:

@@ -9,6 +9,8 @@ from typing import cast
 
 # Characters of a path in a message: all of one that a person typed.
 _MAX_SHOWN = 200
+IN_CHECKPOINT = "huggingface"
+"""Where a checkpoint of `rltrain sft` (and of verl) holds its model."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -18,11 +20,15 @@ def absolute(path: str) -> str:
 
 
 def model_directory(path: str) -> str:
-    """The directory of a model: PATH itself or, for a hub name (`owner/name`), its snapshot in the local cache.
+    """The directory of a model: PATH itself, the model in it where PATH is a checkpoint that holds one or, for a hub
+    name (`owner/name`), its snapshot in the local cache.
 
     The network is not asked. A name that is not in the cache comes back as an absolute path that does not exist.
     """
     found = absolute(path)
+    inside = os.path.join(found, IN_CHECKPOINT)
+    if os.path.isfile(os.path.join(inside, "config.json")):
+        return inside
     if os.path.exists(found) or not _HUB_ID.fullmatch(path):
         return found
     return _cached_snapshot(path) or found

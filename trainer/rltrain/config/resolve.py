@@ -57,25 +57,25 @@ def resolve(config: RunConfig, machine: Machine) -> RunConfig:
     model = _model(parts.model)
     fsdp = _fsdp(parts.ref.fsdp_config, device)
     ref_micro = parts.ref.log_prob_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu
-    return _with(
+    return replaced(
         config,
         trainer=trainer,
-        actor_rollout_ref=_with(
+        actor_rollout_ref=replaced(
             parts,
             model=model,
             actor=actor,
-            ref=_with(parts.ref, fsdp_config=fsdp, log_prob_micro_batch_size_per_gpu=ref_micro),
+            ref=replaced(parts.ref, fsdp_config=fsdp, log_prob_micro_batch_size_per_gpu=ref_micro),
             rollout=_rollout(config, actor, device, trainer),
         ),
         critic=_critic(config, actor, model, device),
         reward_model=_reward_model(config, device),
-        custom_reward_function=_with(config.custom_reward_function, path=_path(config.custom_reward_function.path)),
+        custom_reward_function=replaced(config.custom_reward_function, path=_path(config.custom_reward_function.path)),
         data=_data(config.data, trainer.seed),
-        sft_warmup=_with(config.sft_warmup, files=_files(config.sft_warmup.files)),
+        sft_warmup=replaced(config.sft_warmup, files=_files(config.sft_warmup.files)),
     )
 
 
-def chosen(before: RunConfig, after: RunConfig) -> list[str]:
+def chosen(before: Section, after: Section) -> list[str]:
     """One line for each value that `resolve` made of null or `auto`: `KEY = VALUE`."""
     old, new = _flat(before.model_dump(), ""), _flat(after.model_dump(), "")
     return [f"{key} = {shown(new[key])}" for key, value in old.items() if value in (None, "auto") and new[key] != value]
@@ -83,7 +83,7 @@ def chosen(before: RunConfig, after: RunConfig) -> list[str]:
 
 def _trainer(config: RunConfig, device: Device, machine: Machine) -> TrainerConfig:
     trainer = config.trainer
-    return _with(
+    return replaced(
         trainer,
         device=device,
         n_gpus_per_node=trainer.n_gpus_per_node or _ranks_per_node(config, device, machine),
@@ -110,7 +110,7 @@ def _ranks_per_node(config: RunConfig, device: Device, machine: Machine) -> int:
 def _actor(config: RunConfig, device: Device, world_size: int) -> ActorConfig:
     actor = config.actor_rollout_ref.actor
     shard = -(-actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n // world_size)
-    return _with(
+    return replaced(
         actor,
         ppo_micro_batch_size_per_gpu=actor.ppo_micro_batch_size_per_gpu or micro_batch(shard, device),
         clip_ratio_low=actor.clip_ratio_low or actor.clip_ratio,
@@ -124,10 +124,10 @@ def _rollout(config: RunConfig, actor: ActorConfig, device: Device, trainer: Tra
     rollout = config.actor_rollout_ref.rollout
     micro = rollout.log_prob_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu
     length = config.data.max_prompt_length + config.data.max_response_length
-    devices = rollout_devices(_with(config, trainer=trainer))
+    devices = rollout_devices(replaced(config, trainer=trainer))
     # A CPU engine uses all the cores that it finds, so a second one gains nothing.
     engines = 1 if device == "cpu" else max(1, devices // rollout.tensor_model_parallel_size)
-    return _with(
+    return replaced(
         rollout,
         dtype=_precision(rollout.dtype, device),
         num_replicas=rollout.num_replicas or engines,
@@ -149,7 +149,7 @@ def _critic(config: RunConfig, actor: ActorConfig, model: ModelConfig, device: D
     critic = config.critic
     own = _model(critic.model)
     if own.path is None:
-        own = _with(
+        own = replaced(
             own,
             path=model.path,
             tokenizer_path=model.tokenizer_path,
@@ -157,12 +157,12 @@ def _critic(config: RunConfig, actor: ActorConfig, model: ModelConfig, device: D
             override_config={**model.override_config, **own.override_config},
         )
     if own.use_remove_padding is None:
-        own = _with(own, use_remove_padding=model.use_remove_padding)
+        own = replaced(own, use_remove_padding=model.use_remove_padding)
     inherited = ("ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu")
     values = critic.model_dump(include={*inherited, "ppo_epochs", "shuffle", "loss_agg_mode"})
     filled = {key: getattr(actor, key) if value is None else value for key, value in values.items()}
     enable = has_need(config.algorithm.adv_estimator, "critic") if critic.enable is None else critic.enable
-    return _with(critic, enable=enable, model=own, fsdp_config=_fsdp(critic.fsdp_config, device), **filled)
+    return replaced(critic, enable=enable, model=own, fsdp_config=_fsdp(critic.fsdp_config, device), **filled)
 
 
 def _reward_model(config: RunConfig, device: Device) -> RewardModelConfig:
@@ -170,11 +170,11 @@ def _reward_model(config: RunConfig, device: Device) -> RewardModelConfig:
     if rescore is None:
         asks = config.custom_reward_function.path is not None or reward.enable
         rescore = not asks and all(rule.kind != "math" for rule in reward.rules)
-    return _with(reward, model=_model(reward.model), fsdp_config=_fsdp(reward.fsdp_config, device), rescore=rescore)
+    return replaced(reward, model=_model(reward.model), fsdp_config=_fsdp(reward.fsdp_config, device), rescore=rescore)
 
 
 def _data(data: DataConfig, seed: int) -> DataConfig:
-    return _with(
+    return replaced(
         data,
         train_files=_files(data.train_files),
         val_files=_files(data.val_files),
@@ -184,7 +184,7 @@ def _data(data: DataConfig, seed: int) -> DataConfig:
 
 def _model(model: M) -> M:
     tokenizer = model.tokenizer_path or model.path
-    return _with(
+    return replaced(
         model,
         path=None if model.path is None else model_directory(model.path),
         tokenizer_path=None if tokenizer is None else model_directory(tokenizer),
@@ -192,7 +192,7 @@ def _model(model: M) -> M:
 
 
 def _fsdp(fsdp: FsdpConfig, device: Device) -> FsdpConfig:
-    return _with(fsdp, dtype=_precision(fsdp.dtype, device), model_dtype=_precision(fsdp.model_dtype, device))
+    return replaced(fsdp, dtype=_precision(fsdp.dtype, device), model_dtype=_precision(fsdp.model_dtype, device))
 
 
 def _precision(value: Precision, device: Device) -> Precision:
@@ -211,7 +211,8 @@ def _files(files: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     return tuple(absolute(path) for path in ((files,) if isinstance(files, str) else files))
 
 
-def _with(section: S, **values: Any) -> S:
+def replaced(section: S, **values: Any) -> S:
+    """SECTION with some VALUES of their own types."""
     return section.model_copy(update=values)
 
 

@@ -378,3 +378,6 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _rewards,
     _trainer,
 )
+
+SHARED_RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (_data, _models, _lengths, _trainer)
+"""Those that hold for supervised training as well."""

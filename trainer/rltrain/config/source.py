@@ -14,11 +14,11 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltrain.config import names
 from rltrain.config.messages import expected, shown
+from rltrain.config.names import RUN, SFT, Vocabulary
 from rltrain.config.paths import unusable
 from rltrain.core.errors import UserError, first_line
-from rltrain.recipes import RECIPES, recipe_names
+from rltrain.recipes import recipe_names
 
 _KEY = r"[\w\-]+(?:\.[\w\-]+|\[\d+\])*"
 _OVERRIDE = re.compile(rf"(?P<sign>\+\+|\+|~)?(?P<key>{_KEY})(?P<given>=(?P<value>.*))?", re.DOTALL)
@@ -50,7 +50,7 @@ class Source:
         return self.name
 
 
-def read(source: str | Path, overrides: Sequence[str] = ()) -> Source:
+def read(source: str | Path, overrides: Sequence[str] = (), words: Vocabulary = RUN) -> Source:
     """Read the recipe or file SOURCE and apply OVERRIDES to it.
 
     Args:
@@ -60,12 +60,12 @@ def read(source: str | Path, overrides: Sequence[str] = ()) -> Source:
     Raises:
         UserError: no such recipe or file, not YAML, or an override that cannot be read.
     """
-    path = _find(source)
+    path = _find(source, words)
     text = _text(path)
-    name = path.name if path.parent == RECIPES else str(source)
+    name = path.name if path.parent == words.recipes else str(source)
     written = found = _parse(name, text)
     for override in overrides:
-        found = _override(found, override)
+        found = _override(found, override, words)
     return _without_former_resume(written, found)
 
 
@@ -82,19 +82,22 @@ def _without_former_resume(written: Source, found: Source) -> Source:
     return found
 
 
-def _find(source: str | Path) -> Path:
-    recipe = RECIPES / f"{source}.yaml"
-    if str(source) in recipe_names():
-        return recipe
+def _find(source: str | Path, words: Vocabulary) -> Path:
+    names = recipe_names(words.recipes)
+    if str(source) in names:
+        return words.recipes / f"{source}.yaml"
     if (why := unusable(source)) is not None:
         raise UserError(why)
     path = Path(os.path.expanduser(source))
     if path.is_dir():
-        raise UserError(f"{path.resolve()} is a directory; give a YAML file or a recipe: {', '.join(recipe_names())}")
+        raise UserError(f"{path.resolve()} is a directory; give a YAML file or a recipe: {', '.join(names)}")
     if not path.exists():
-        near = difflib.get_close_matches(str(source), recipe_names(), n=1)
+        near = difflib.get_close_matches(str(source), names, n=1)
         meant = f"; did you mean '{near[0]}'?" if near else ""
-        raise UserError(f"no recipe '{source}' ({', '.join(recipe_names())}) and no file {path.resolve()}{meant}")
+        other = next((one for one in (RUN, SFT) if str(source) in recipe_names(one.recipes)), None)
+        if other is not None:
+            meant = f"; it is one of `rltrain {other.command}`"
+        raise UserError(f"no recipe '{source}' ({', '.join(names)}) and no file {path.resolve()}{meant}")
     return path
 
 
@@ -135,7 +138,7 @@ def _lines(node: yaml.Node | None, prefix: str, depth: int) -> Iterator[tuple[st
         yield from _lines(value, f"{prefix}{key}.", depth + 1)
 
 
-def _override(source: Source, override: str) -> Source:
+def _override(source: Source, override: str, words: Vocabulary) -> Source:
     matched = _OVERRIDE.fullmatch(override)
     if matched is None:
         raise UserError(f"{_called(override)}: expected key=value, such as trainer.total_epochs=2")
@@ -149,7 +152,7 @@ def _override(source: Source, override: str) -> Source:
     if matched["given"] is None:
         raise UserError(f"{_called(override)}: expected {key}=value; to remove a key write ~{key}")
     tree = source.tree.copy()
-    old = _expect_container(OmegaConf.to_container(tree, resolve=False), override, parts)
+    old = _expect_container(OmegaConf.to_container(tree, resolve=False), override, parts, words)
     try:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={matched['value']}"]), resolve=False)
         new: Any = cast(dict[str, Any], value)["value"]
@@ -168,7 +171,7 @@ def _called(override: str) -> str:
     return f"override '{override if len(override) <= _MAX_SHOWN else override[:_MAX_SHOWN] + '...'}'"
 
 
-def _expect_container(tree: Any, override: str, parts: Sequence[str]) -> Any:
+def _expect_container(tree: Any, override: str, parts: Sequence[str], words: Vocabulary) -> Any:
     """The value in TREE of the key of PARTS, None where there is none; every part above it can hold the next."""
     node = tree
     for depth, part in enumerate(parts):
@@ -182,16 +185,16 @@ def _expect_container(tree: Any, override: str, parts: Sequence[str]) -> Any:
         elif isinstance(node, dict):
             node = cast(dict[Any, Any], node).get(part)
         elif node is None or (isinstance(node, str) and "${" in node):
-            _expect_mapping_key(override, above)
+            _expect_mapping_key(override, above, words)
             return None
         else:
             raise UserError(f"{_called(override)}: {above} is {shown(node)}, which holds no '{part}'")
     return node
 
 
-def _expect_mapping_key(override: str, key: str) -> None:
+def _expect_mapping_key(override: str, key: str, words: Vocabulary) -> None:
     """KEY, which is not set, is no key of one value: those of a mapping or of a section can be set one by one."""
-    leaf = names.leaves().get(key)
+    leaf = words.leaves().get(key)
     if leaf is not None and not any(dict in (kind, get_origin(kind)) for kind in leaf.types):
         raise UserError(f"{_called(override)}: {key} is {expected(leaf.types)}; give it whole: {key}=VALUE")
 

@@ -159,5 +159,9 @@ def train_args(config: RunConfig, placement: Placement, runtime: Runtime) -> lis
 
 
 def _names(placement: Placement) -> str:
-    ranks, engines = len(placement.train), len(placement.rollout)
-    return f"{ranks} training rank{'s' * (ranks > 1)} and {engines} engine{'s' * (engines > 1)}"
+    return f"{counted(len(placement.train), 'training rank')} and {counted(len(placement.rollout), 'engine')}"
+
+
+def counted(number: int, what: str) -> str:
+    """NUMBER of WHAT, in words."""
+    return f"{number} {what}{'s' * (number > 1)}"

@@ -3,32 +3,57 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
+from rltrain.config.schema.run import AnyTrainerConfig
 from rltrain.controller.algorithm import Algorithm
 from rltrain.controller.prepare import Prepared
 from rltrain.core.clock import Clock
-from rltrain.data.loader import PromptLoader
+from rltrain.core.errors import UserError
+from rltrain.data.loader import Loader, PromptLoader
 from rltrain.data.schema import Row
 from rltrain.records.checkpoints import Checkpoint, choose
 from rltrain.records.run_dir import RunDir
 
+R = TypeVar("R")
 
-class Position:
-    """Data order, KL controller and step of the run that PREPARED describes; of its last checkpoint, if there is one.
+
+class Stateful(Protocol):
+    """What a checkpoint holds a part of; plain JSON values."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is now."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Go on from STATE."""
+        ...
+
+
+class Position(Generic[R]):
+    """Data order and step of a run, and of its last checkpoint, if there is one.
+
+    Args:
+        loader: of the rows to learn from.
+        trainer: of the run's config.
+        directory: of the run.
+        parts: what else on the controller a checkpoint holds, by name.
 
     Raises:
         UserError: the checkpoint is damaged, or the data is not what it was when the run stopped.
     """
 
-    def __init__(self, prepared: Prepared, directory: RunDir, clock: Clock) -> None:
-        config = prepared.config
-        data, trainer = config.data, config.trainer
-        seed = trainer.seed if data.seed is None else data.seed
-        self.loader = PromptLoader(prepared.train, data.train_batch_size, seed, data.shuffle)
-        self.algorithm = Algorithm(config.algorithm, clock)
-        self.total_steps = trainer.total_training_steps or trainer.total_epochs * self.loader.num_steps_per_epoch
+    def __init__(
+        self,
+        loader: Loader[R],
+        trainer: AnyTrainerConfig,
+        directory: RunDir,
+        parts: Mapping[str, Stateful] | None = None,
+    ) -> None:
+        self.loader = loader
+        self._parts: dict[str, Stateful] = {"loader": loader, **(parts or {})}
+        self.total_steps = trainer.total_training_steps or trainer.total_epochs * loader.num_steps_per_epoch
         self.step = 0
         """The last finished one."""
         self.best: dict[str, float] | None = None
@@ -47,16 +72,30 @@ class Position:
         """As of the last finished step; plain JSON values."""
         return self._state
 
-    def prompts(self) -> Iterator[tuple[int, list[Row]]]:
+    def batches(self) -> Iterator[tuple[int, list[R]]]:
         """The steps to come, each with its rows."""
         for step in range(self.step + 1, self.total_steps + 1):
             yield step, next(self.loader)
 
     def _take(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.controller_state()
-        self.loader.load_state_dict(state["loader"])
-        self.algorithm.load_state_dict(state["estimator"])
+        if missing := [name for name in self._parts if name not in state]:
+            raise UserError(f"checkpoint {checkpoint.path} holds no {missing[0]}: it is of another kind of training")
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
         self.step, self.best = checkpoint.step, state["best"]
 
     def _now(self) -> dict[str, Any]:
-        return copy.deepcopy({"loader": self.loader.state_dict(), "estimator": self.algorithm.state_dict()})
+        return copy.deepcopy({name: part.state_dict() for name, part in self._parts.items()})
+
+
+class RunPosition(Position[Row]):
+    """The position of the run that PREPARED describes, with that of its KL controller."""
+
+    def __init__(self, prepared: Prepared, directory: RunDir, clock: Clock) -> None:
+        config = prepared.config
+        data, trainer = config.data, config.trainer
+        seed = trainer.seed if data.seed is None else data.seed
+        self.algorithm = Algorithm(config.algorithm, clock)
+        loader = PromptLoader(prepared.train, data.train_batch_size, seed, data.shuffle)
+        super().__init__(loader, trainer, directory, {"estimator": self.algorithm})

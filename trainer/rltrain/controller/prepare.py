@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from rltrain.cluster.waits import Say
-from rltrain.config.schema import RunConfig, Section
-from rltrain.controller.train_group import Encoded
+from rltrain.config.resolve import replaced
+from rltrain.config.schema import RunConfig
 from rltrain.core.errors import UserError
 from rltrain.data.dataset import Dataset, build_dataset
-from rltrain.data.demonstrations import encode_demonstration
 from rltrain.data.schema import Split
+from rltrain.data.sft import SftDataset, SftSettings, build_sft
 from rltrain.data.template import load_tokenizer
 from rltrain.records.run_dir import RunDir
 from rltrain.rewards.coverage import check_rows
 from rltrain.rewards.spec import spec_of
 from rltrain.toy.make import make_toy
-
-S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,8 @@ class Prepared(Inputs):
 
     train: Dataset
     val: Dataset | None
-    demonstrations: tuple[Encoded, ...]
+    demonstrations: SftDataset | None
+    """For the supervised warm-up, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def prepare(config: RunConfig, directory: RunDir, say: Say) -> Prepared:
     tokenizer = tokenizer_of(config)
     train = _scorable(config.data.train_files, config, tokenizer, "train", say)
     val = _scorable(config.data.val_files, config, tokenizer, "val", say) if config.data.val_files else None
-    return Prepared(config, tokenizer, train, val, _demonstrations(config, tokenizer))
+    return Prepared(config, tokenizer, train, val, _demonstrations(config, tokenizer, say))
 
 
 def prepare_validation(config: RunConfig, directory: RunDir, say: Say) -> PreparedValidation:
@@ -99,12 +97,12 @@ def _scorable(
     return dataset
 
 
-def _demonstrations(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[Encoded, ...]:
+def _demonstrations(config: RunConfig, tokenizer: PreTrainedTokenizerBase, say: Say) -> SftDataset | None:
     if not config.sft_warmup.steps:
-        return ()
-    dataset = build_dataset(config.sft_warmup.files, config.data, tokenizer, "sft")
-    limit = config.data.max_response_length
-    return tuple(encode_demonstration(row, tokenizer, limit) for row in dataset)
+        return None
+    found = build_sft(config.sft_warmup.files, "sft_warmup.files", SftSettings.of_warmup(config), tokenizer)
+    say(found.report.line())
+    return found
 
 
 def with_toy(config: RunConfig, directory: RunDir) -> RunConfig:
@@ -125,8 +123,3 @@ def with_toy(config: RunConfig, directory: RunDir) -> RunConfig:
         ),
         sft_warmup=replaced(warmup, files=warmup.files or str(paths.sft_file)),
     )
-
-
-def replaced(section: S, **values: Any) -> S:
-    """SECTION with some VALUES of their own types."""
-    return section.model_copy(update=values)

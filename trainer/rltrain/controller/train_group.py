@@ -10,6 +10,8 @@ from rltrain.cluster.calls import Call
 from rltrain.cluster.groups import WorkerGroup
 from rltrain.config.schema import RunConfig
 from rltrain.core.metrics import Metrics
+from rltrain.data.sft import Demonstration
+from rltrain.workers.fsdp.split import deal
 
 Encoded = tuple[Sequence[int], Sequence[int]]
 """Token ids and labels of one demonstration."""
@@ -36,11 +38,21 @@ class TrainGroup:
         """Call METHOD on every rank with the same arguments."""
         return self.workers.all(method, *args, deadline_s=self._deadline_s, doing=doing)
 
-    def sft_step(self, rows: Sequence[Encoded]) -> Metrics:
-        """One step of the supervised warm-up, ROWS dealt to the ranks."""
-        count = len(self.workers.slots)
-        shards = [list(rows[rank::count]) for rank in range(count)]
-        return self.workers.each("sft_step", shards, deadline_s=self._deadline_s, doing="the supervised warm-up")[0]
+    def sft_step(self, rows: Sequence[Demonstration]) -> Metrics:
+        """One step of supervised training, ROWS dealt to the ranks; metrics `sft/…` of all ranks together."""
+        dealt = self._dealt(rows)
+        return self.workers.each("sft_step", dealt, deadline_s=self._deadline_s, doing="the supervised step")[0]
+
+    def sft_loss(self, rows: Sequence[Demonstration]) -> Metrics:
+        """Mean cross entropy of the learnt tokens of ROWS, and how many there are: `loss`, `loss_tokens`."""
+        return self.workers.each("sft_loss", self._dealt(rows), deadline_s=self._deadline_s, doing="the held-out loss")[
+            0
+        ]
+
+    def _dealt(self, rows: Sequence[Demonstration]) -> list[list[Encoded]]:
+        lengths = [len(row.input_ids) for row in rows]
+        ranks = deal(lengths, len(self.workers.slots), self._config.trainer.balance_batch)
+        return [[(rows[place].input_ids, rows[place].labels) for place in places] for places in ranks]
 
     def end_sft(self) -> None:
         """End the supervised warm-up: the reference is what the actor is now."""
@@ -77,6 +89,10 @@ class TrainGroup:
     def take_memory_peaks(self) -> list[dict[str, int]]:
         """Bytes at most since last asked, by rank."""
         return self.call("take_memory_peaks", doing="reading the peaks of memory")
+
+    def export(self, directory: Path) -> None:
+        """Write the actor to DIRECTORY in Hugging Face layout."""
+        self.call("export", str(directory), doing="writing the model")
 
     def save(self, directory: Path) -> None:
         """Write the ranks' part of a checkpoint."""

@@ -17,7 +17,7 @@ from rltrain.data.readers import read_file, resolve_files
 from rltrain.data.schema import CheckedRow, Row, Split, check_row
 from rltrain.data.template import PromptEncoder
 
-KEYS: dict[Split, str] = {"train": "data.train_files", "val": "data.val_files", "sft": "sft_warmup.files"}
+KEYS: dict[Split, str] = {"train": "data.train_files", "val": "data.val_files"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _check_file(path: Path, config: DataConfig, split: Split) -> list[CheckedRow
 
 def _choose(rows: list[CheckedRow], config: DataConfig, split: Split) -> list[CheckedRow]:
     """At most `max_samples` rows in file order: drawn by `data.seed` if `data.shuffle`, else the first (as in verl)."""
-    limit = {"train": config.train_max_samples, "val": config.val_max_samples, "sft": -1}[split]
+    limit = {"train": config.train_max_samples, "val": config.val_max_samples}[split]
     if limit <= 0 or limit >= len(rows):
         return rows
     if not config.shuffle:
@@ -162,7 +162,6 @@ class _Fitting:
             row.data_source,
             row.ground_truth,
             row.extra_info,
-            row.response,
             row.raw.place,
             uid=f"{self.split}-{index}",
         )
@@ -182,7 +181,7 @@ def _mark(path: Path, rows: Sequence[Row], files: Sequence[Path]) -> FileMark:
     digest, num_rows = hashlib.sha256(), 0
     for row, file in zip(rows, files, strict=True):
         if file == path:
-            facts = [row.prompt_ids, row.ground_truth, row.data_source, row.extra_info, row.response]
+            facts = [row.prompt_ids, row.ground_truth, row.data_source, row.extra_info]
             digest.update(json.dumps(facts, sort_keys=True, default=repr).encode())
             num_rows += 1
     return FileMark(str(path), num_rows, digest.hexdigest())

@@ -1,27 +1,46 @@
-"""Batches of prompts in an order that depends on seed and epoch alone, from any position."""
+"""Batches of rows in an order that depends on seed and epoch alone, from any position."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from rltrain.core.batch import Batch, Sample
 from rltrain.core.errors import UserError
-from rltrain.data.dataset import Dataset
+from rltrain.data.dataset import FileMark
 from rltrain.data.order import permutation
 from rltrain.data.schema import Row
 
 START_AFRESH = "start over with trainer.resume_mode=disable"
 
 
-class PromptLoader:
-    """Endless iterator of lists of `batch_size` rows, epoch after epoch.
+R = TypeVar("R")
+S_co = TypeVar("S_co", covariant=True)
 
-    The last rows of an epoch that fill no batch are dropped. A row's `uid` is `EPOCH-INDEX`: a row comes once an epoch.
+
+class Rows(Protocol[S_co]):
+    """A data set: `rltrain.data.dataset.Dataset`, `rltrain.data.sft.SftDataset`."""
+
+    @property
+    def files(self) -> Sequence[FileMark]:
+        """What it was read from."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> S_co: ...
+
+
+class Loader(Generic[R]):
+    """Endless iterator of lists of `batch_size` rows, epoch after epoch, each row once an epoch.
+
+    The last rows of an epoch that fill no batch are dropped.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int, shuffle: bool) -> None:
+    noun = "rows"
+
+    def __init__(self, dataset: Rows[R], batch_size: int, seed: int, shuffle: bool) -> None:
         """Start before the first batch of epoch 0.
 
         Raises:
@@ -29,7 +48,7 @@ class PromptLoader:
         """
         if len(dataset) < batch_size:
             raise UserError(
-                f"the {dataset.report.split} data has {len(dataset)} rows, fewer than one batch of {batch_size}; "
+                f"the training data has {len(dataset)} rows, fewer than one batch of {batch_size}; "
                 f"lower data.train_batch_size or give more rows"
             )
         self.dataset, self.batch_size, self.seed, self.shuffle = dataset, batch_size, seed, shuffle
@@ -50,21 +69,24 @@ class PromptLoader:
 
     def line(self) -> str:
         """For the console."""
-        text = f"{self.num_steps_per_epoch} steps of {self.batch_size} prompts an epoch"
+        text = f"{self.num_steps_per_epoch} steps of {self.batch_size} {self.noun} an epoch"
         dropped = self.num_dropped_per_epoch
         return f"{text}, {dropped} rows that fill no batch dropped in each" if dropped else text
 
-    def __iter__(self) -> Iterator[list[Row]]:
+    def __iter__(self) -> Iterator[list[R]]:
         return self
 
-    def __next__(self) -> list[Row]:
+    def __next__(self) -> list[R]:
         if self.batches_done == self.num_steps_per_epoch:
             self.epoch, self.batches_done = self.epoch + 1, 0
             self._order = self._order_of(self.epoch)
         start = self.batches_done * self.batch_size
         self.batches_done += 1
         indices = self._order[start : start + self.batch_size]
-        return [dataclasses.replace(self.dataset[i], uid=f"{self.epoch}-{i}") for i in indices]
+        return [self._row(index) for index in indices]
+
+    def _row(self, index: int) -> R:
+        return self.dataset[index]
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch given out, and what it holds for; plain JSON values."""
@@ -113,6 +135,15 @@ class PromptLoader:
         if not self.shuffle:
             return list(range(len(self.dataset)))
         return permutation(len(self.dataset), f"epoch {epoch} of seed {self.seed}")
+
+
+class PromptLoader(Loader[Row]):
+    """`Loader` of prompts. A row's `uid` is `EPOCH-INDEX`."""
+
+    noun = "prompts"
+
+    def _row(self, index: int) -> Row:
+        return dataclasses.replace(self.dataset[index], uid=f"{self.epoch}-{index}")
 
 
 def to_prompt_batch(rows: Sequence[Row]) -> Batch:

@@ -1,7 +1,7 @@
 """What a row must have, and the two shapes that are understood.
 
 verl's: `prompt` (a list of `{role, content}`, or a string), `data_source`, `reward_model: {style, ground_truth}` (or a
-column `ground_truth`), `extra_info`; for demonstrations `prompt` and `response`.
+column `ground_truth`), `extra_info`; for demonstrations `prompt` and `response`, or a whole conversation in `messages`.
 
 GSM8K's own (https://huggingface.co/datasets/openai/gsm8k): `question` and `answer` with `#### NUMBER` at its end, when
 the prompt column is missing. It becomes what verl's preparation of GSM8K makes of it: one user message (the question
@@ -59,16 +59,14 @@ class Row:
     ground_truth: Any
     """None: the row has none."""
     extra_info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    response: str | None = None
-    """The demonstrated answer, in rows for the supervised warm-up."""
     place: str = ""
     """`FILE:LINE` or `FILE:row N`."""
     uid: str = ""
     """Names the prompt in this run: the loader makes it unique over epochs."""
 
 
-def check_row(raw: RawRow, config: DataConfig, split: Split) -> CheckedRow:
-    """Hold RAW against the schema.
+def check_row(raw: RawRow, config: DataConfig, split: Split, response_key: str = "response") -> CheckedRow:
+    """Hold RAW against the schema. RESPONSE_KEY: column of the answer, in rows of demonstrations.
 
     Raises:
         UserError: `PLACE:FIELD: expected …, found …`.
@@ -84,8 +82,29 @@ def check_row(raw: RawRow, config: DataConfig, split: Split) -> CheckedRow:
         data_source=_data_source(raw, config.reward_fn_key, split),
         ground_truth=_ground_truth(raw),
         extra_info=_extra_info(raw),
-        response=_text(raw, "response", _take(raw, "response", "a string")) if split == "sft" else None,
+        response=_text(raw, response_key, _take(raw, response_key, "a string")) if split == "sft" else None,
     )
+
+
+def check_conversation(raw: RawRow, key: str) -> tuple[Message, ...]:
+    """The messages in column KEY of RAW, at least one of which is the assistant's answer to others.
+
+    Raises:
+        UserError: `PLACE:FIELD: expected …, found …`.
+    """
+    expected = "a list of chat messages"
+    found = _take(raw, key, expected)
+    if not _is_list(found):
+        raise _wrong(raw, key, expected, found)
+    messages = tuple(_message(raw, f"{key}[{i}]", message) for i, message in enumerate(found))
+    roles = [message["role"] for message in messages]
+    if "assistant" not in roles:
+        raise UserError(
+            f"{raw.place}:{key}: no message is the assistant's, so that nothing can be learnt; drop the row"
+        )
+    if roles[0] == "assistant":
+        raise UserError(f"{raw.place}:{key}: the first message is the assistant's; begin with what it answers")
+    return messages
 
 
 def wrong_rows(config: DataConfig) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,23 @@ class PromptEncoder:
         """The text of IDS, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
+    def text(self, messages: Sequence[dict[str, str]], place: str, *, with_start: bool) -> str:
+        """MESSAGES as the template writes them; WITH_START: up to where the assistant's answer begins.
+
+        Raises:
+            UserError: the template refuses them.
+        """
+        return self._applied(messages, place, add_generation_prompt=with_start, tokenize=False)
+
     def _chat(self, messages: tuple[dict[str, str], ...], place: str) -> tuple[str, list[int]]:
+        text = self.text(messages, place, with_start=True)
+        ids = self._applied(messages, place, add_generation_prompt=True, tokenize=True, return_dict=False)
+        return text, ids
+
+    def _applied(self, messages: Sequence[dict[str, str]], place: str, **how: bool) -> Any:
         chat = [dict(message) for message in messages]
-        apply = self._tokenizer.apply_chat_template
         try:
-            text = apply(chat, add_generation_prompt=True, tokenize=False, **self._kwargs)
-            ids = apply(chat, add_generation_prompt=True, tokenize=True, return_dict=False, **self._kwargs)
+            return self._tokenizer.apply_chat_template(chat, **how, **self._kwargs)
         except Exception as error:  # Jinja's own and whatever an expression of the template raises
             # The template's own words, if it raised them.
             why = first_line(error) if isinstance(error, TemplateError | ValueError) else kind_and_line(error)
@@ -112,4 +124,3 @@ class PromptEncoder:
                 f"{place}: the chat template refuses the prompt: {why}; fix the prompt, or set another template "
                 "with actor_rollout_ref.model.custom_chat_template"
             ) from None
-        return text, ids

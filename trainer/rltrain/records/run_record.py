@@ -16,6 +16,7 @@ from typing import Any
 
 from rltrain.config.engines import ENGINES
 from rltrain.config.schema import RunConfig
+from rltrain.config.schema.sft import SftConfig
 from rltrain.records.redaction import redacted, redacted_command
 from rltrain.records.run_dir import RunDir
 
@@ -37,7 +38,7 @@ def write_record(directory: RunDir, record: dict[str, Any]) -> None:
 
 
 def describe(
-    config: RunConfig, *, command: Sequence[str], chosen: Sequence[str], preflight: dict[str, Any]
+    config: RunConfig | SftConfig, *, command: Sequence[str], chosen: Sequence[str], preflight: dict[str, Any]
 ) -> dict[str, Any]:
     """The record of a run that begins now, without its secrets.
 
@@ -49,6 +50,7 @@ def describe(
     """
     record = {
         "schema_version": 1,
+        "kind": "sft" if isinstance(config, SftConfig) else "run",
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": redacted_command(command),
         "config": config.model_dump(mode="json"),

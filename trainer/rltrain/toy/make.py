@@ -17,7 +17,7 @@ from rltrain.toy.rows import make_rows
 from rltrain.toy.tokenizer import build_tokenizer, hold_loaded_equal
 
 RECORD = "toy.json"
-FORMAT = 1
+FORMAT = 2
 
 
 class ToyPaths:
@@ -32,7 +32,9 @@ class ToyPaths:
         self.val_file = directory / "val.jsonl"
         """Held-out prompts."""
         self.sft_file = directory / "sft.jsonl"
-        """Demonstrations for the warm-up."""
+        """Demonstrations to learn from as they are."""
+        self.sft_val_file = directory / "sft_val.jsonl"
+        """Right answers to the held-out prompts."""
 
 
 def make_toy(config: RunConfig, directory: Path) -> ToyPaths:
@@ -82,14 +84,14 @@ def _read_record(directory: Path) -> dict[str, Any] | None:
 
 
 def _is_whole(paths: ToyPaths, record: dict[str, Any]) -> bool:
-    parts = (paths.model, paths.train_file, paths.val_file, paths.sft_file)
+    parts = (paths.model, paths.train_file, paths.val_file, paths.sft_file, paths.sft_val_file)
     return _read_record(paths.directory) == record and all(part.exists() for part in parts)
 
 
 def _write(paths: ToyPaths, toy: ToyConfig, seed: int, record: dict[str, Any]) -> None:
     paths.directory.chmod(0o755)
-    train, val, demos = make_rows(toy, seed)
-    for file, rows in ((paths.train_file, train), (paths.val_file, val), (paths.sft_file, demos)):
+    files = (paths.train_file, paths.val_file, paths.sft_file, paths.sft_val_file)
+    for file, rows in zip(files, make_rows(toy, seed), strict=True):
         _write_lines(file, rows)
     tokenizer = build_tokenizer(toy.vocab_size)
     tokenizer.save_pretrained(str(paths.model))  # pyright: ignore[reportUnknownMemberType]

@@ -15,8 +15,9 @@ Rows = list[dict[str, Any]]
 TRIES_PER_PROMPT = 50
 
 
-def make_rows(toy: ToyConfig, seed: int) -> tuple[Rows, Rows, Rows]:
-    """Training rows, validation rows with other prompts than those, and demonstrations on training prompts.
+def make_rows(toy: ToyConfig, seed: int) -> tuple[Rows, Rows, Rows, Rows]:
+    """Training rows, validation rows with other prompts than those, demonstrations on training prompts, and right
+    answers to the validation prompts.
 
     Raises:
         UserError: there are fewer different prompts than asked for.
@@ -26,7 +27,8 @@ def make_rows(toy: ToyConfig, seed: int) -> tuple[Rows, Rows, Rows]:
     val, train = prompts[: toy.num_val], prompts[toy.num_val :]
     rng = random.Random(f"toy demonstrations {seed}")
     demos = [_demonstration(task, toy, train[i % len(train)], rng) for i in range(toy.num_demos)]
-    return [_row(task, d, "train") for d in train], [_row(task, d, "val") for d in val], demos
+    held_out = [{**_row(task, digits, "val"), "response": task.solve(digits)} for digits in val]
+    return [_row(task, d, "train") for d in train], [_row(task, d, "val") for d in val], demos, held_out
 
 
 def _distinct(task: Task, toy: ToyConfig, rng: random.Random) -> list[str]:

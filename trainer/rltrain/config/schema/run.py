@@ -19,8 +19,8 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class TrainerConfig(Section):
-    """`trainer`."""
+class AnyTrainerConfig(Section):
+    """What `trainer` holds for every kind of training."""
 
     seed: int = Field(default=1, ge=0, lt=2**32)
     """Seeds everything: weights, data order, sampling."""
@@ -47,12 +47,20 @@ class TrainerConfig(Section):
     """`auto`: go on from the last checkpoint of the run directory, if there is one. `disable`: start over. A path, or
     `resume_path` with `resume_from_path`: go on from that checkpoint."""
     resume_from_path: str | None = None
+    balance_batch: bool = True
+    """Spread long and short samples evenly over the ranks."""
+    stall_timeout_s: float = Field(default=1800, gt=0)
+    """Without progress for this long, say who waits for whom, and end."""
+    shutdown_timeout_s: float = Field(default=30, gt=0)
+
+
+class TrainerConfig(AnyTrainerConfig):
+    """`trainer`."""
+
     max_actor_ckpt_to_keep: int | None = Field(default=None, gt=0)
     """Checkpoints to keep besides the best; null: all."""
     critic_warmup: int = Field(default=0, ge=0)
     """The first step in which the actor learns, beside the critic: N - 1 steps are the critic's alone."""
-    balance_batch: bool = True
-    """Spread long and short samples evenly over the ranks."""
     rollout_data_dir: str | None = None
     """Directory for every sample of every step, as `STEP.jsonl`; null: none. A few are in `samples/` of the run
     directory, too."""
@@ -69,9 +77,6 @@ class TrainerConfig(Section):
     most 1 % of the time."""
     capsule_steps: tuple[int, ...] | None = None
     """Steps of which a capsule is kept, for `rlcheck step`; null: the first step, where a small model is kept whole."""
-    stall_timeout_s: float = Field(default=1800, gt=0)
-    """Without progress for this long, say who waits for whom, and end."""
-    shutdown_timeout_s: float = Field(default=30, gt=0)
 
 
 class RayKwargsConfig(Section):

@@ -30,13 +30,13 @@ class StepRecord:
     step: int
     metrics: Metrics
     batch: Batch | None = None
-    """What the step learned from; None for step 0, before training."""
+    """What the step learned from; None for step 0, before training, and in supervised training."""
     audit: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def before_training(self) -> bool:
         """True for step 0."""
-        return self.batch is None
+        return self.step == 0
 
 
 class Callback:

@@ -17,10 +17,24 @@ class SaveCheckpoints(Callback):
     """Every `trainer.save_freq` steps and after the last one, or never; after the metrics of the step are on disk."""
 
     def __init__(
-        self, store: CheckpointStore, write: Callable[[Path], None], state: Callable[[], dict[str, Any]], clock: Clock
+        self,
+        store: CheckpointStore,
+        write: Callable[[Path], None],
+        state: Callable[[], dict[str, Any]],
+        clock: Clock,
+        best_by: str = BEST_BY,
     ) -> None:
-        """WRITE fills a directory with what the workers hold; STATE is what the controller holds."""
+        """Hold STORE.
+
+        Args:
+            store: of the run.
+            write: fills a directory with what the workers hold.
+            state: what the controller holds.
+            clock: of the run.
+            best_by: metric by which a checkpoint is the best: the highest one, or the lowest of a loss.
+        """
         self._store, self._write, self._state, self._clock = store, write, state, clock
+        self._best_by, self._sign = best_by, -1.0 if best_by.endswith("/loss") else 1.0
         self._frequency = -1
         self._last_step = 0
         self.best: dict[str, float] | None = None
@@ -36,8 +50,8 @@ class SaveCheckpoints(Callback):
             return
         if record.step % self._frequency and record.step != self._last_step:
             return
-        value = record.metrics.get(BEST_BY)
-        if value is not None and (self.best is None or value > self.best["value"]):
+        value = record.metrics.get(self._best_by)
+        if value is not None and (self.best is None or self._sign * value > self._sign * self.best["value"]):
             self.best = {"step": record.step, "value": value}
         self.save(record.step)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rltrain.controller.callbacks.base import Callback, RunInfo, StepRecord
-from rltrain.controller.callbacks.words import COLUMNS, bar, doing, duration, footer, plain_line, trend
+from rltrain.controller.callbacks.words import RUN_VIEW, View, bar, doing, duration, footer, plain_line, trend
 from rltrain.core.work import WorkFiles
 
 ROWS = 10
@@ -24,10 +24,10 @@ BAR_WIDTH = 12
 class LiveConsole(Callback):
     """A table of the last steps that is drawn over itself, 80 columns wide; what stays is the last picture."""
 
-    def __init__(self, console: Console, work: WorkFiles) -> None:
-        self._console, self._work = console, work
+    def __init__(self, console: Console, work: WorkFiles, view: View = RUN_VIEW) -> None:
+        self._console, self._work, self._view = console, work, view
         self._rows: deque[StepRecord] = deque(maxlen=ROWS)
-        self._rewards: deque[float] = deque(maxlen=TREND)
+        self._curve: deque[float] = deque(maxlen=TREND)
         self._total = 0
         self._first = 0
         self._begin = time.monotonic()
@@ -54,8 +54,8 @@ class LiveConsole(Callback):
     def on_step_end(self, record: StepRecord) -> None:
         """Add the step to the table."""
         with self._lock:
-            if (reward := record.metrics.get("critic/score/mean")) is not None:
-                self._rewards.append(reward)
+            if (value := record.metrics.get(self._view.curve)) is not None:
+                self._curve.append(value)
             self._rows.append(StepRecord(record.step, dict(record.metrics)))
             self._validates = False
 
@@ -69,10 +69,10 @@ class LiveConsole(Callback):
     def _draw(self) -> RenderableType:
         with self._lock:
             table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-            for column in COLUMNS:
+            for column in self._view.columns:
                 table.add_column(column.title, justify="right", vertical="bottom", no_wrap=True, width=column.width)
             for record in self._rows:
-                table.add_row(*(column.cell(record.step, record.metrics) for column in COLUMNS))
+                table.add_row(*(column.cell(record.step, record.metrics) for column in self._view.columns))
             latest: Mapping[str, float] = self._rows[-1].metrics if self._rows else {}
             heading, now = self._heading(), self._now()
         under = (Text(line, style="dim", no_wrap=True) for line in footer(latest))
@@ -84,8 +84,8 @@ class LiveConsole(Callback):
         parts = [f"{bar(step / max(self._total, 1), BAR_WIDTH)} {step} of {self._total} steps"]
         if done > 0 and step < self._total:
             parts.append(f"{duration(spent / done * (self._total - step))} left")
-        if self._rewards:
-            parts.append(f"reward {trend(self._rewards)}")
+        if self._curve:
+            parts.append(f"{self._view.curve_name} {trend(self._curve)}")
         return " · ".join(parts)
 
     def _now(self) -> str:
@@ -104,8 +104,8 @@ class LiveConsole(Callback):
 class PlainConsole(Callback):
     """A line for step 0, for each step with a validation, and for about one step in twenty."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, view: View = RUN_VIEW) -> None:
+        self._console, self._view = console, view
         self._total = 0
 
     def on_run_start(self, run: RunInfo) -> None:
@@ -115,8 +115,8 @@ class PlainConsole(Callback):
     def on_step_end(self, record: StepRecord) -> None:
         """Print the step, if it is its turn."""
         every = max(1, self._total // 20)
-        if record.step % every == 0 or "val/reward/mean" in record.metrics:
-            print_plain(self._console, plain_line(record.step, self._total, record.metrics))
+        if record.step % every == 0 or self._view.validation in record.metrics:
+            print_plain(self._console, plain_line(record.step, self._total, record.metrics, self._view))
 
 
 def print_plain(console: Console, line: str) -> None:

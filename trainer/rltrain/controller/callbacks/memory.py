@@ -52,8 +52,11 @@ class Memory(Callback):
     `perf/cpu_memory_used_gb`: of the controller's host, now, as in verl.
     """
 
-    def __init__(self, runtime: Runtime, train_group: TrainGroup, engines: WorkerGroup) -> None:
-        self._runtime, self._train_group, self._engines = runtime, train_group, engines
+    def __init__(self, runtime: Runtime, train_group: TrainGroup, engines: WorkerGroup | None) -> None:
+        """Watch ranks and ENGINES; without engines nothing is predicted: predictions are those of runs."""
+        self._runtime, self._train_group = runtime, train_group
+        self._predicts = engines is not None
+        self._groups = [train_group.workers, *([engines] if engines is not None else [])]
         self._on_gpu = False
         self._watched: list[Node] = []
         self._directory: RunDir | None = None
@@ -68,7 +71,7 @@ class Memory(Callback):
         """Predict, and begin to watch the GPUs."""
         self._on_gpu = run.config.trainer.device == "cuda"
         self._directory, self._first_step = run.directory, run.start_step
-        self._prediction = prediction_for(run.config)
+        self._prediction = prediction_for(run.config) if self._predicts else None
         if self._prediction is not None:
             with on_disk(f"{run.directory.record} cannot be written"):
                 run_record.add(run.directory, memory=_recorded(self._prediction, {}))
@@ -134,7 +137,7 @@ class Memory(Callback):
     def _run_bytes(self) -> int | None:
         """RAM of the run's processes on the fullest node; None: unknown."""
         pids: dict[Node, list[int]] = defaultdict(list)
-        for group in (self._train_group.workers, self._engines):
+        for group in self._groups:
             for slot, pid in zip(group.slots, group.pids, strict=True):
                 pids[slot.node].append(pid)
         home = self._runtime.home
@@ -148,7 +151,7 @@ class Memory(Callback):
     def _gpus(self) -> dict[Node, set[str]]:
         """The GPUs that training ranks and engines hold, by node."""
         found: dict[Node, set[str]] = defaultdict(set)
-        for group in (self._train_group.workers, self._engines):
+        for group in self._groups:
             for slot, gpus in zip(group.slots, group.gpus, strict=True):
                 found[slot.node] |= set(gpus)
         return {node: gpus for node, gpus in found.items() if gpus}

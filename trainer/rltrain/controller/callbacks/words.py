@@ -42,6 +42,58 @@ COLUMNS = (
 )
 """With a blank after each but the last: 80 columns."""
 
+SFT_COLUMNS = (
+    Column("step", "", 6, "d"),
+    Column("loss", "train/loss", 8, ".4f"),
+    Column("val\nloss", "val/loss", 8, ".4f"),
+    Column("grad\nnorm", "train/grad_norm", 7, ".3f"),
+    Column("lr", "train/lr", 8, ".1e"),
+    Column("tokens", "train/global_tokens", 8, ".0f"),
+    Column("learnt", "train/loss_tokens", 8, ".0f"),
+    Column("epoch", "train/epoch", 6, ".2f"),
+    Column("sec/\nstep", "timing_s/step", 6, ".2f"),
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """What of a training is shown: the columns of the table; a line's facts; the curve; what a validation adds."""
+
+    columns: tuple[Column, ...]
+    facts: tuple[tuple[str, str], ...]
+    """Metric, and its form in a plain line."""
+    curve: str
+    curve_name: str
+    validation: str
+
+
+RUN_VIEW = View(
+    columns=COLUMNS,
+    facts=(
+        ("critic/score/mean", "reward {:.3f}"),
+        ("val/reward/mean", "val {:.3f}"),
+        ("actor/ppo_kl", "KL {:.1e}"),
+        ("response_length/mean", "len {:.1f}"),
+        ("timing_s/step", "{:.2f} s/step"),
+    ),
+    curve="critic/score/mean",
+    curve_name="reward",
+    validation="val/reward/mean",
+)
+SFT_VIEW = View(
+    columns=SFT_COLUMNS,
+    facts=(
+        ("train/loss", "loss {:.4f}"),
+        ("val/loss", "val {:.4f}"),
+        ("train/grad_norm", "grad {:.2f}"),
+        ("train/lr", "lr {:.1e}"),
+        ("timing_s/step", "{:.2f} s/step"),
+    ),
+    curve="train/loss",
+    curve_name="loss",
+    validation="val/loss",
+)
+
 STAGES = {
     "gen": ("generate", "generating"),
     "update_weights": ("sync", "bringing weights to the engine"),
@@ -53,6 +105,7 @@ STAGES = {
     "adv": ("advantages", "weighing advantages"),
     "update_critic": ("critic", "updating the critic"),
     "update_actor": ("actor", "updating the actor"),
+    "update": ("update", "learning"),
     "testing": ("validation", "validating"),
     "audit": ("audit", "auditing"),
     "save_checkpoint": ("checkpoint", "saving the checkpoint"),
@@ -136,13 +189,7 @@ def _joined(title: str, parts: Sequence[str]) -> list[str]:
     return lines
 
 
-def plain_line(step: int, total: int, metrics: Mapping[str, float]) -> str:
+def plain_line(step: int, total: int, metrics: Mapping[str, float], view: View = RUN_VIEW) -> str:
     """One step as one line of words and numbers."""
-    facts = [
-        _fact(metrics, "critic/score/mean", "reward {:.3f}"),
-        _fact(metrics, "val/reward/mean", "val {:.3f}"),
-        _fact(metrics, "actor/ppo_kl", "KL {:.1e}"),
-        _fact(metrics, "response_length/mean", "len {:.1f}"),
-        _fact(metrics, "timing_s/step", "{:.2f} s/step"),
-    ]
+    facts = [_fact(metrics, name, form) for name, form in view.facts]
     return "  ".join([f"step {step}/{total}", *(fact for fact in facts if fact)])

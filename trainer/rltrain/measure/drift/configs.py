@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 from rlcheck.facts.config import ConfigFacts
 from rltrain.config import RunConfig, load, resolve
 from rltrain.config.machine import this_machine
-from rltrain.controller.prepare import replaced, with_toy
+from rltrain.config.resolve import replaced
+from rltrain.controller.prepare import with_toy
 from rltrain.core.errors import UserError
 from rltrain.measure.foreign import config_of
 from rltrain.records.run_dir import RunDir

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from rltrain.config.resolve import replaced
 from rltrain.config.schema import RunConfig
-from rltrain.controller.prepare import replaced
 from rltrain.core.batch import Sample
 from rltrain.core.errors import UserError
 from rltrain.data.dataset import build_dataset

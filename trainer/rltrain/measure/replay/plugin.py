@@ -16,6 +16,7 @@ from rlcheck.facts.capsule import Capsule
 from rlcheck.facts.step import Replay, StepFacts
 from rltrain.cluster.placement import Slot
 from rltrain.cluster.runtime import Runtime, connect
+from rltrain.config.resolve import replaced
 from rltrain.config.schema import RunConfig
 from rltrain.controller.algorithm import Algorithm
 from rltrain.controller.callbacks.base import Callbacks, RunInfo
@@ -23,7 +24,7 @@ from rltrain.controller.callbacks.capsule import Capsules
 from rltrain.controller.collect import Collector
 from rltrain.controller.crew import Crew
 from rltrain.controller.loop import Loop
-from rltrain.controller.prepare import Prepared, replaced, tokenizer_of
+from rltrain.controller.prepare import Prepared, tokenizer_of
 from rltrain.controller.reward_manager import RewardManager
 from rltrain.controller.roles import make_roles
 from rltrain.controller.rollout import train_sampling

@@ -24,10 +24,11 @@ from rltrain.cluster.groups import WorkerGroup
 from rltrain.cluster.placement import Slot, plan
 from rltrain.cluster.runtime import Runtime
 from rltrain.config.engines import ENGINES
+from rltrain.config.resolve import replaced
 from rltrain.config.schema import ModelConfig, RayKwargsConfig, RunConfig
 from rltrain.controller.crew import START_S, Crew, rank_environ, start_crew, train_args
 from rltrain.controller.engine_group import EngineGroup
-from rltrain.controller.prepare import Inputs, replaced, tokenizer_of
+from rltrain.controller.prepare import Inputs, tokenizer_of
 from rltrain.controller.rollout import Rollout
 from rltrain.controller.train_group import TrainGroup
 from rltrain.core.clock import Clock

@@ -22,7 +22,7 @@ from rlcheck.facts.rollout import Failure, StageTime
 from rlcheck.facts.smoke import SmokeFacts
 from rltrain.config import RunConfig, check, load, resolve
 from rltrain.config.machine import this_machine
-from rltrain.controller.prepare import replaced
+from rltrain.config.resolve import replaced
 from rltrain.core.errors import UserError
 from rltrain.measure.report import Tell
 

@@ -1,4 +1,4 @@
-"""The supervised warm-up of the actor: next-token loss on given responses."""
+"""Supervised training of the actor: next-token loss on given tokens, as a warm-up or as a training of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from rltrain.algos.aggregation import AggNormalizer, aggregate
 from rltrain.config.schema import RunConfig
 from rltrain.workers.fsdp.forward import Policy
+from rltrain.workers.fsdp.inference import infer
 from rltrain.workers.fsdp.metrics import largest, total
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard, cut, row_lengths
 from rltrain.workers.fsdp.optim import Schedule, Stepper
@@ -81,4 +82,21 @@ def sft_step(
         "sft/lr": result.lr,
         "sft/loss_tokens": float(num_tokens),
         "sft/skipped_steps": float(not result.applied),
+    }
+
+
+def sft_loss(
+    sharded: ShardedModel, policy: Policy, rows: Sequence[tuple[Sequence[int], Sequence[int]]], size: MicroSize
+) -> dict[str, float]:
+    """`loss`, the mean cross entropy of all learnt tokens of all ranks, and `loss_tokens`, their number (collective).
+
+    As in `sft_step`, without learning.
+    """
+    shard, plain = sft_shard(rows), replace(policy, temperature=1.0)
+    found = infer(sharded, shard, size, lambda micro: {"log_probs": plain(micro).log_probs}, ("log_probs",))
+    terms = found["log_probs"][shard["response_mask"]]
+    num_tokens = total(float(terms.numel()), sharded.device)
+    return {
+        "loss": -total(float(terms.double().sum()), sharded.device) / max(num_tokens, 1.0),
+        "loss_tokens": num_tokens,
     }

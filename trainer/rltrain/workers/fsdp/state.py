@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +34,8 @@ from rltrain.workers.fsdp.weights import named_weights
 FACTS = "train_state.json"
 """Written last. Whether all files are still what they were is the controller's to see (`records.checkpoints`)."""
 FORMAT = 1
+_MODEL = "model."
+"""Before the names of weights in what DCP writes."""
 
 
 def save(directory: Path, models: Sequence[ShardedModel]) -> None:
@@ -189,25 +191,42 @@ def _read(directory: Path, tensors: dict[str, Any]) -> None:
         raise UserError(f"checkpoint {directory} does not fit this model, or is not whole: {_first(error)}") from error
 
 
-def read_alone(directory: Path) -> dict[str, Tensor]:
-    """The whole weights of one role, DIRECTORY, by name, on the host: by this process alone, no other has a part.
+def saved_sizes(directory: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shape and dtype of each weight of one role, DIRECTORY, by name, as they were saved.
 
     Raises:
         UserError: they cannot be read.
     """
     try:
-        reader = FileSystemReader(directory)
-        state: dict[str, Any] = {
-            key: torch.empty(about.size, dtype=about.properties.dtype)
-            for key, about in reader.read_metadata().state_dict_metadata.items()
-            if key.startswith("model.") and isinstance(about, TensorStorageMetadata)
-        }
-        with warnings.catch_warnings():  # that there is no process group is what is asked for
-            warnings.simplefilter("ignore")
-            dcp_load(state, storage_reader=reader, no_dist=True)
+        found = FileSystemReader(directory).read_metadata().state_dict_metadata
     except (OSError, ValueError, KeyError, CheckpointException) as error:
         raise UserError(f"checkpoint {directory} cannot be read: {kind_and_line(error)}") from error
-    return {key.removeprefix("model."): tensor for key, tensor in state.items()}
+    return {
+        key.removeprefix(_MODEL): (about.size, about.properties.dtype)
+        for key, about in found.items()
+        if key.startswith(_MODEL) and isinstance(about, TensorStorageMetadata)
+    }
+
+
+def read_alone(directory: Path, names: Collection[str] | None = None) -> dict[str, Tensor]:
+    """The whole weights NAMES (None: all) of one role, DIRECTORY, on the host: by this process alone.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    sizes = saved_sizes(directory)
+    state: dict[str, Any] = {
+        f"{_MODEL}{name}": torch.empty(size, dtype=dtype)
+        for name, (size, dtype) in sizes.items()
+        if names is None or name in names
+    }
+    try:
+        with warnings.catch_warnings():  # that there is no process group is what is asked for
+            warnings.simplefilter("ignore")
+            dcp_load(state, storage_reader=FileSystemReader(directory), no_dist=True)
+    except (OSError, ValueError, KeyError, CheckpointException) as error:
+        raise UserError(f"checkpoint {directory} cannot be read: {kind_and_line(error)}") from error
+    return {key.removeprefix(_MODEL): tensor for key, tensor in state.items()}
 
 
 def make_optimizer_state(sharded: ShardedModel) -> None:

@@ -31,7 +31,6 @@ from rltrain.workers.fsdp.forward import Policy, values
 from rltrain.workers.fsdp.inference import infer, recompute
 from rltrain.workers.fsdp.metrics import largest
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard
-from rltrain.workers.fsdp.optim import Stepper
 from rltrain.workers.fsdp.parts import Parts, parts
 from rltrain.workers.fsdp.precision import to_dtype
 from rltrain.workers.fsdp.rank import RankInfo, connect, derive_seed, disconnect, kernels, seed_everything
@@ -62,7 +61,7 @@ class TrainWorker:
         self._weights = weights
         self._models: dict[ModelName, ShardedModel] = {}
         self._mesh: DeviceMesh | None = None
-        self._sft: tuple[ShardedModel, Stepper] | None = None
+        self._sft: ShardedModel | None = None
         self._reward_model: RewardModel | None = None
         self._publisher: Publisher | None = None
         self._learnt = ""
@@ -161,13 +160,21 @@ class TrainWorker:
     # Learning
 
     def sft_step(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
-        """One step of the supervised warm-up on this rank's (input_ids, labels) ROWS."""
+        """One step of supervised training on this rank's (input_ids, labels) ROWS: of the warm-up, or of `rltrain sft`.
+
+        A warm-up has an optimizer of its own, which `end_sft` forgets; without one the actor's own learns.
+        """
         sharded = self._models["actor"]
-        if self._sft is None:
+        if self._config.sft_warmup.steps and self._sft is None:
             stepper = sft.sft_stepper(sharded, self._config)
-            self._sft = (ShardedModel("actor", sharded.model, sharded.fsdp, sharded.device, stepper), stepper)
+            self._sft = ShardedModel("actor", sharded.model, sharded.fsdp, sharded.device, stepper)
         size = MicroSize.of(self._config.actor_rollout_ref.actor)
-        return sft.sft_step(self._sft[0], self._policy(sharded), rows, size, self._info.world_size)
+        return sft.sft_step(self._sft or sharded, self._policy(sharded), rows, size, self._info.world_size)
+
+    def sft_loss(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
+        """The loss of `sft_step` on ROWS, from which nothing is learnt."""
+        sharded, size = self._models["actor"], MicroSize.of(self._config.actor_rollout_ref.actor)
+        return sft.sft_loss(sharded, self._policy(sharded), rows, size)
 
     def update_actor(self, minis: Sequence[MiniBatch]) -> dict[str, float]:
         """Train the actor on MINIS (from `split.actor_minis`): metrics, equal on all ranks."""
