@@ -17,6 +17,7 @@ from typer.main import get_command
 from rlcheck.cli.app import app as doctor_app
 from rltrain.cli.app import app
 from rltrain.config import Machine, load, names, resolve
+from rltrain.config.load import load_sft
 from rltrain.config.rules import RULES
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import UserError
@@ -55,7 +56,7 @@ def _from_program(words: list[str], program: str) -> list[str]:
     return words[places[0] :] if places else []
 
 
-CALLS = [call for call in _calls("rltrain") if call[1][1] in ("run", "eval", "export", "init")]
+CALLS = [call for call in _calls("rltrain") if call[1][1] in ("run", "sft", "eval", "export", "init")]
 DOCTOR_CALLS = _calls("rlcheck")
 REFUSED = [
     shlex.split(block.text.splitlines()[0].removeprefix("$ "))
@@ -84,6 +85,8 @@ def test_commands_on_the_pages_are_understood(place: str, words: list[str], tmp_
     group = get_command(app)
     command = group.commands[words[1]]  # type: ignore[attr-defined]
     context = command.make_context(words[1], list(words[2:]))
+    if words[1] == "sft":
+        load_sft("toy-sft" if words[2] in OWN_CONFIGS else words[2], context.params["overrides"] or ())
     if words[1] != "run":
         return
     given = [one for one in GIVEN if not words[2].startswith("toy")]
@@ -150,7 +153,7 @@ def _text(page: Path) -> str:
 
 
 def _is_key(key: str) -> bool:
-    if key in names.sections() or names.leaf_above(key) is not None:
+    if any(key in words.sections() or words.leaf_above(key) is not None for words in (names.RUN, names.SFT)):
         return True
     whole = (*names.leaves(), *names.sections())
     return any(f".{name}".endswith(f".{key}") for name in whole)

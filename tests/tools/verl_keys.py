@@ -59,7 +59,9 @@ def sft_keys(wheel: zipfile.ZipFile) -> dict[str, Any]:
 
 def write_sft_keys(path: Path) -> None:
     """Write the keys of the SFT trainer of the wheel at PATH."""
-    source = f"verl {path.name.split('-')[1]}, verl/trainer/config/sft_trainer_engine.yaml and its defaults (Apache-2.0)"
+    source = (
+        f"verl {path.name.split('-')[1]}, verl/trainer/config/sft_trainer_engine.yaml and its defaults (Apache-2.0)"
+    )
     with zipfile.ZipFile(path) as wheel:
         content = text_of({"source": source, "keys": sft_keys(wheel)})
     (ROOT / "trainer/rltrain/config/verl_sft_keys.json").write_text(content, encoding="utf-8")

@@ -21,7 +21,7 @@ from rlcheck.measure.run.trainer_state import logged_name, read_state
 
 __all__ = ["CurveError", "read_training"]
 
-_RLTRAIN = "rltrain"
+_RLTRAIN, _SFT = "rltrain", "rltrain-sft"
 
 
 def read_training(path: Path, now: float | None = None) -> RunFacts:
@@ -55,13 +55,13 @@ class _Reading:
         """All of it."""
         sources = self._sources
         written = sources.written()
+        record = read_record(sources.root) if sources.record else Record(settings=read_config(sources.root))
         curves = self._curves()
-        framework = _RLTRAIN if sources.record else framework_of(curves)
+        framework = (_SFT if record.kind == "sft" else _RLTRAIN) if sources.record else framework_of(curves)
         curves = filed(curves, framework)
         ranks = self._ranks(framework)
         if not curves and ranks:
             curves = {name: next(curve for curve in by_rank if _has(curve)) for name, by_rank in ranks.items()}
-        record = read_record(sources.root) if sources.record else Record(settings=read_config(sources.root))
         if not curves:
             raise CurveError(self._nothing(record))
         steps = _usual_steps(curves.values())

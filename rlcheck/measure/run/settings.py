@@ -21,12 +21,13 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Record(NamedTuple):
-    """What a run says of itself. `settings`: dotted keys. `outcome`, `error`: as in `RunFacts`."""
+    """What a run says of itself. `settings`: dotted keys. `outcome`, `error`: as in `RunFacts`. `kind`: run or sft."""
 
     settings: dict[str, Any] = {}
     outcome: str = ""
     error: str = ""
     note: str = ""
+    kind: str = "run"
 
 
 def read_record(directory: Path) -> Record:
@@ -45,6 +46,7 @@ def read_record(directory: Path) -> Record:
         settings=dotted(entries.get("config")),
         outcome=outcome if isinstance(outcome, str) and outcome else _alive(directory),
         error=str(entries.get("error") or "").partition("\n")[0][:_LONGEST_ERROR],
+        kind=str(entries.get("kind") or "run"),
     )
 
 

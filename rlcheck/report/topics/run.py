@@ -25,6 +25,8 @@ class Row(NamedTuple):
 
 ROWS = (
     Row("reward", ("critic/score/mean", "critic/rewards/mean")),
+    Row("loss", ("train/loss",)),
+    Row("held-out loss", ("val/loss",)),
     Row("KL of an update", ("actor/ppo_kl",)),
     Row("KL to reference", ("actor/reward_kl_penalty", "actor/kl_loss")),
     Row("entropy", ("actor/entropy", "actor/entropy_loss")),

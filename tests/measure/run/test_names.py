@@ -15,7 +15,7 @@ def one(value: float = 2.0) -> Curve:
 
 
 def test_these_frameworks_are_known() -> None:
-    assert {"rltrain", "verl", "openrlhf", "trl", "slime", "skyrl", "prime-rl", "nemo-rl"} == KNOWN
+    assert {"rltrain", "rltrain-sft", "verl", "openrlhf", "trl", "slime", "skyrl", "prime-rl", "nemo-rl"} == KNOWN
     assert all(framework.sources for framework in frameworks().values())
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrain.cluster.placement import Node, Placement, Slot, nodes_as_asked, plan
+from rltrain.cluster.placement import Node, Placement, Slot, nodes_as_asked, plan, plan_engines, plan_ranks
 from rltrain.config.schema.actor import ActorConfig, ActorRolloutRefConfig, CriticConfig
 from rltrain.config.schema.reward import RewardModelConfig
 from rltrain.config.schema.rollout import RolloutConfig
@@ -165,3 +165,28 @@ def test_table() -> None:
         ("actor", "a", "CPU slot 0", "train-0"),
         ("vllm", "a", "CPU slot 0", "rollout-0"),
     ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ranks_alone_lie_where_they_lie_beside_engines(device: str) -> None:
+    asked = config(device, nnodes=2, ranks=2)
+    nodes = nodes_as_asked(asked, 8)
+    assert plan_ranks(asked, nodes).train == plan(asked, nodes).train
+    assert plan_ranks(asked, nodes).rollout == ()
+
+
+def test_engines_alone_hold_the_gpus_that_they_would_share() -> None:
+    asked = config(nnodes=2, ranks=4, tp=2, replicas=4)
+    nodes = nodes_as_asked(asked, 8)
+    shared, alone = plan(asked, nodes).rollout, plan_engines(asked, nodes)
+    assert [gpus_of(slot) for slot in alone] == [gpus_of(slot) for slot in shared]
+    assert [slot.num_gpus for slot in shared] == [0] * 4
+    assert [(slot.num_gpus, slot.shares) for slot in alone] == [(2, ())] * 4
+
+
+def test_engines_alone_need_the_gpus_of_rollout_only() -> None:
+    asked = config(ranks=6, hybrid=False, rollout_gpus=2, replicas=2)
+    assert [slot.num_gpus for slot in plan_engines(asked, [Node("small", 2, 8)])] == [1, 1]
+    with pytest.raises(UserError, match=r"rollout wants 1 node with 2 GPUs each, found small: 1"):
+        plan_engines(asked, [Node("small", 1, 8)])
+    assert [slot.devices for slot in plan_engines(config("cpu"), [Node("here", 0, 2)])] == [(0,)]

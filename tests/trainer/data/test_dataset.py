@@ -10,7 +10,6 @@ import pytest
 from rltrain.config.schema import DataConfig
 from rltrain.core.errors import UserError
 from rltrain.data.dataset import Dataset, build_dataset
-from rltrain.data.demonstrations import IGNORED, encode_demonstration
 from rltrain.data.template import load_tokenizer
 from tests.trainer.data.build import jsonl, numbered, row, tokenizer
 
@@ -141,16 +140,6 @@ def test_no_file_no_rows(tmp_path: Path) -> None:
         build_dataset(None, DataConfig(), tokenizer(), "val")
     with pytest.raises(UserError, match=r"a\.jsonl holds no rows"):
         build(jsonl(tmp_path / "a.jsonl"))
-
-
-def test_demonstrations_learn_response_and_end_only(tmp_path: Path) -> None:
-    made: Any = tokenizer()
-    built = build(jsonl(tmp_path / "a.jsonl", row("copy 12", response="12")), split="sft")
-    ids, labels = encode_demonstration(built[0], made, 3)
-    assert made.convert_ids_to_tokens(ids[-4:]) == ["<|assistant|>", "1", "2", "<eos>"]
-    assert labels == [IGNORED] * len(built[0].prompt_ids) + ids[-3:]
-    with pytest.raises(UserError, match=r"a\.jsonl:1:response: 3 tokens with the end token"):
-        encode_demonstration(built[0], made, 2)
 
 
 def test_load_tokenizer(tmp_path: Path) -> None:

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rltrain.cli.export import OVERRIDES
 from rltrain.cli.from_run import config_of
 from rltrain.config import Machine, RunConfig, resolve
 from rltrain.controller.prepare import with_toy
 from rltrain.records.run_dir import RunDir
 from tests.trainer.end_to_end.runs import Run
 from tests.trainer.workers.fsdp import scenes
+
+OVERRIDES = ("trainer.device=cpu", "trainer.nnodes=1", "trainer.n_gpus_per_node=1", "critic.enable=false")
+"""One rank on the CPU, without critic."""
 
 
 def _config(run: Run, scratch: Path) -> RunConfig:

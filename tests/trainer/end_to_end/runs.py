@@ -79,6 +79,11 @@ class Started:
             start_new_session=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """Of the command itself."""
+        return self._process.pid
+
     def wait_for_step(self, step: int, timeout_s: float) -> None:
         """Wait until STEP is in `metrics.jsonl`."""
         deadline = time.monotonic() + timeout_s

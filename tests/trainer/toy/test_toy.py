@@ -17,6 +17,8 @@ from rltrain.config.schema import DataConfig, RunConfig
 from rltrain.config.schema.data import ToyDemonstrator, ToyTask
 from rltrain.core.errors import UserError
 from rltrain.data.dataset import build_dataset
+from rltrain.data.demonstrations import IGNORED
+from rltrain.data.sft import SftSettings, build_sft
 from rltrain.data.template import load_tokenizer
 from rltrain.toy.make import ToyPaths, make_toy
 from rltrain.toy.tasks import DEMONSTRATORS, TASKS
@@ -98,16 +100,22 @@ def test_data_pass_the_readers_and_validation_is_held_out(tmp_path: Path) -> Non
     tokenizer, data = load_tokenizer(paths.model), DataConfig()
     train = build_dataset(str(paths.train_file), data, tokenizer, "train")
     val = build_dataset(str(paths.val_file), data, tokenizer, "val")
-    demos = build_dataset(str(paths.sft_file), data, tokenizer, "sft")
-    assert (len(train), len(val), len(demos)) == (64, 16, 100)
-    prompts = [{row.prompt_ids for row in part} for part in (train, val, demos)]
+    assert (len(train), len(val)) == (64, 16)
+    prompts = [{row.prompt_ids for row in part} for part in (train, val)]
     assert (len(prompts[0]), len(prompts[1])) == (64, 16)
     assert not prompts[0] & prompts[1]
-    assert prompts[2] <= prompts[0]
+    settings = SftSettings(max_length=32, length_key="data.max_length", overlong="error")
+    for file, count, asked in ((paths.sft_file, 100, prompts[0]), (paths.sft_val_file, 16, prompts[1])):
+        demos = build_sft(str(file), "data.train_files", settings, tokenizer)
+        assert len(demos) == count
+        for demo in demos:
+            prompt = tuple(token for token, label in zip(demo.input_ids, demo.labels, strict=True) if label == IGNORED)
+            digits = tokenizer.decode(prompt).split("reverse")[1].removesuffix("<|assistant|>").strip()
+            assert prompt in asked
+            assert tokenizer.decode(demo.input_ids[len(prompt) :]) == f"{digits[::-1]}<eos>"
     for row in (*train, *val):
         assert row.ground_truth == row.messages[0]["content"].removeprefix("reverse ")[::-1]
         assert row.data_source == "toy/reverse"
-    assert all(row.response == row.ground_truth for row in demos)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +162,7 @@ def test_the_seed_decides_everything(tmp_path: Path) -> None:
     )
     assert first == again
     changed = {name for name in first if first[name] != other[name]}
-    assert changed == {"train.jsonl", "val.jsonl", "sft.jsonl", "toy.json", "model/model.safetensors"}
+    assert changed == {"train.jsonl", "val.jsonl", "sft.jsonl", "sft_val.jsonl", "toy.json", "model/model.safetensors"}
 
 
 def test_making_draws_nothing_from_the_callers_generator(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from rltrain.cli.diagnosis import diagnose, failure_words
-from rltrain.cli.from_run import actor_alone, config_of, refuse_hidden, run_of
+from rltrain.cli.from_run import actor_alone, config_of, refuse_hidden, refuse_sft, run_of
 from rltrain.cli.requests import EvalRequest
 from rltrain.cluster.runtime import connect
 from rltrain.cluster.teardown import EXIT_CODE, Interrupted, StopSignals
@@ -56,6 +56,7 @@ def run(request: EvalRequest) -> int:
     if math.isnan(passing):
         raise UserError("--pass nan: must be a number, no reward is above it or below")
     found, directory = run_of(request.checkpoint)
+    refuse_sft(found, directory)
     begin = time.time()
     with tempfile.TemporaryDirectory() as scratch:
         config = _validation_only(resolve(config_for(directory, request.overrides, n, Path(scratch)), this_machine()))

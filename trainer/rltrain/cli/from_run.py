@@ -12,7 +12,9 @@ import yaml
 
 from rltrain.config import RunConfig, load
 from rltrain.config.estimators import needing
+from rltrain.config.load import load_sft
 from rltrain.config.schema import AlgorithmConfig
+from rltrain.config.sft import as_run
 from rltrain.core.errors import UserError, first_line
 from rltrain.records.checkpoints import LEFT_BEHIND, Checkpoint, at
 from rltrain.records.redaction import hidden_keys
@@ -37,19 +39,41 @@ def run_of(checkpoint: Path) -> tuple[Checkpoint, RunDir]:
 def config_of(directory: RunDir, overrides: Sequence[str], scratch: Path) -> RunConfig:
     """The config that the run in DIRECTORY had, with OVERRIDES; SCRATCH is a directory for a copy of it.
 
+    That of supervised training is given as training ranks know it.
+
     Raises:
         UserError: `run.json` holds no config, or an override cannot be used.
     """
-    try:
-        record: Any = json.loads(directory.record.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{directory.record} cannot be read: {first_line(error)}") from None
-    config = cast("dict[str, Any]", record).get("config") if isinstance(record, dict) else None
+    record = _record(directory)
+    config = record.get("config")
     if not isinstance(config, dict):
         raise UserError(f"{directory.record} holds no run config")
     copy = scratch / "config.yaml"
     copy.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    return load(copy, overrides)
+    return as_run(load_sft(copy, overrides).config) if record.get("kind") == "sft" else load(copy, overrides)
+
+
+def refuse_sft(found: Checkpoint, directory: RunDir) -> None:
+    """Make sure that the run in DIRECTORY, of which FOUND is a checkpoint, has rewards to score answers with.
+
+    Raises:
+        UserError: it is supervised training.
+    """
+    if _record(directory).get("kind") == "sft":
+        raise UserError(
+            f"{found.path} is of rltrain sft, which has no rewards to score answers with (its loss on held-out rows is "
+            "val/loss); start a run from it with actor_rollout_ref.model.path, whose step 0 validates it"
+        )
+
+
+def _record(directory: RunDir) -> dict[str, Any]:
+    try:
+        record: Any = json.loads(directory.record.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{directory.record} cannot be read: {first_line(error)}") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{directory.record} holds no run config")
+    return cast("dict[str, Any]", record)
 
 
 def actor_alone(config: RunConfig) -> RunConfig:

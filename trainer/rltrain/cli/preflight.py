@@ -156,6 +156,10 @@ def examine_machine(config: RunConfig, source: str, ignore: Sequence[str], timeo
     """
     why = "of rltrain sft, whose configs rltrain alone reads"
     facts = facts_of(config)
+    # On a GPU predictions are those of runs, with an engine; on a CPU they count what ranks hold.
+    too_large = memory_complaint(config) if config.trainer.device == "cpu" else None
+    if too_large and memory_check.CHECK_ID not in ignore:
+        raise RunFailure(f"{too_large}; or waive it with --ignore {memory_check.CHECK_ID}")
 
     def request() -> Request:
         return Request(

@@ -161,3 +161,29 @@ def test_an_architecture_whose_weights_are_renamed_is_refused() -> None:
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3_moe", **sizes))
     with pytest.raises(UserError, match="renames or merges"):
         check_names(model)
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
+def test_the_held_out_loss_is_that_of_the_next_supervised_step(models: Path, packed: bool) -> None:
+    """And reads packed rows as it reads each alone; without a warm-up in the config the actor's own optimizer learns."""
+    dynamic = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 19} if packed else {}
+    config = make_config(models / "qwen2", packed=packed, critic={"enable": False}, actor=dynamic)
+    rows = two_ranks.sft_rows()
+    model = AutoModelForCausalLM.from_pretrained(models / "qwen2").eval()
+    with torch.no_grad():
+        terms = [
+            torch.nn.functional.cross_entropy(
+                model(torch.tensor([ids])).logits[0, :-1], torch.tensor(labels[1:]), reduction="sum"
+            ).item()
+            for ids, labels in rows
+        ]
+    count = sum(label != -100 for _, labels in rows for label in labels[1:])
+    with scenes.worker(config) as worker:
+        held_out = worker.sft_loss(rows)
+        step = worker.sft_step(rows)
+        assert worker.optimizer_steps() == (1, 1)
+        after = worker.sft_loss(rows)
+    assert held_out == pytest.approx({"loss": sum(terms) / count, "loss_tokens": count}, rel=1e-5)
+    assert step["sft/loss"] == pytest.approx(held_out["loss"], rel=1e-6)
+    assert step["sft/lr"] == config.actor_rollout_ref.actor.optim.lr
+    assert after["loss"] < held_out["loss"]
