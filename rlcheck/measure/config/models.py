@@ -29,6 +29,9 @@ _MAX_JSON = 64 << 20
 # Tokens of rltrain's toy tokenizer (rltrain.toy.tokenizer), where toy.vocab_size does not pad it.
 TOY_TOKENS = 21
 
+IN_CHECKPOINT = "huggingface"
+"""Where a checkpoint of rltrain holds its model; rltrain takes the checkpoint for it."""
+
 
 def is_hub_name(path: str) -> bool:
     """Whether PATH reads as `owner/name` of the hub, and is no directory here."""
@@ -63,7 +66,7 @@ def models_of(config: Config, spec: RunSpec, *, look: bool, shape: str) -> dict[
             found[name] = _made(toy, use)
         else:
             mark = msgspec.json.encode(use).decode()
-            found[name] = read[mark] = read.get(mark) or _read(use, look)
+            found[name] = read[mark] = read.get(mark) or _read(use, look, config.framework)
             model = found[name].value
             if model is not None and model.lacking is not None:
                 config.fallbacks.append(f"the sizes of {model.path} are those of {model.source}")
@@ -143,9 +146,9 @@ def _overridden(sizes: dict[str, Any], override: Mapping[str, Any]) -> dict[str,
     return {**sizes, **override}
 
 
-def _read(use: ModelUse, look: bool) -> Fact[ModelFacts]:
+def _read(use: ModelUse, look: bool, framework: str) -> Fact[ModelFacts]:
     """The model as its files say; without them, its sizes as `rlcheck/data/models.json` has them."""
-    found = _on_disk(use, look)
+    found = _on_disk(use, look, framework)
     sizes = sizes_by_name(use.path or "") if found.value is None else None
     if sizes is None:
         return found
@@ -165,13 +168,13 @@ def _read(use: ModelUse, look: bool) -> Fact[ModelFacts]:
     )
 
 
-def _on_disk(use: ModelUse, look: bool) -> Fact[ModelFacts]:
+def _on_disk(use: ModelUse, look: bool, framework: str) -> Fact[ModelFacts]:
     assert use.path is not None
     if not look:
         return missing(MissingKind.NOT_COLLECTED, "the disk was not looked at; give --model-shape")
     if any(hangs(place) for place in (Path(_plain(use.path)), _cache())):
         return missing(MissingKind.TIMEOUT, f"the file system of {use.path} did not answer within {DEADLINE_S:.0f} s")
-    directory = model_directory(use.path)
+    directory = _place(use.path, framework)
     if directory is None:
         what = "is not in the Hugging Face cache of this machine" if is_hub_name(use.path) else "is no directory here"
         return absent(f"{use.path} {what}; give --model-shape")
@@ -180,7 +183,7 @@ def _on_disk(use: ModelUse, look: bool) -> Fact[ModelFacts]:
         return absent(f"{directory} holds no config.json that can be read")
     generation = _json(directory / "generation_config.json") or {}
     remote = sizes.get("auto_map")
-    own = None if use.tokenizer_path is None else model_directory(use.tokenizer_path)
+    own = None if use.tokenizer_path is None else _place(use.tokenizer_path, framework)
     template = use.custom_chat_template or ""
     modules, weight_bytes = _weights(directory)
     return known(
@@ -195,6 +198,14 @@ def _on_disk(use: ModelUse, look: bool) -> Fact[ModelFacts]:
             tokenizer=tokenizer_in(own or directory, template),
         )
     )
+
+
+def _place(path: str, framework: str) -> Path | None:
+    """`model_directory`; of a checkpoint of rltrain, the model in it."""
+    directory = model_directory(path)
+    if directory is not None and framework == "rltrain" and (directory / IN_CHECKPOINT / "config.json").is_file():
+        return directory / IN_CHECKPOINT
+    return directory
 
 
 def model_directory(path: str) -> Path | None:
