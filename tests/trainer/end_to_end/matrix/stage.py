@@ -20,9 +20,10 @@ from rltrain.cluster.runtime import Runtime, connect
 from rltrain.config import RunConfig, check, load, resolve
 from rltrain.config.machine import this_machine
 from rltrain.controller.callbacks import Callback, StepRecord
+from rltrain.controller.context import Context
 from rltrain.controller.crew import Crew
 from rltrain.controller.engine_group import EngineGroup
-from rltrain.controller.position import Position
+from rltrain.controller.position import RunPosition
 from rltrain.controller.prepare import Prepared, prepare
 from rltrain.controller.rollout import Rollout
 from rltrain.controller.session import Session
@@ -131,8 +132,9 @@ class Stage:
         with RewardPool(prepared.config) as pool, pytest.MonkeyPatch.context() as patch:
             pool.check()
             patch.setattr("rltrain.controller.session.start_crew", self._crew)
-            position = Position(prepared, directory, clock)
-            session = Watched(prepared, position, directory, pool, self._runtime, stages, clock).watch(played)
+            position = RunPosition(prepared, directory, clock)
+            context = Context(prepared.config, directory, self._runtime, position, stages, clock)
+            session = Watched(prepared, position, context, pool).watch(played)
             session.run(Console(file=io.StringIO()), 0.0)
         played.steps = [record for record in read_steps(directory.metrics) if record["step"] > 0]
         return played

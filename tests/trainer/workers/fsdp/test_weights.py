@@ -165,7 +165,7 @@ def test_an_architecture_whose_weights_are_renamed_is_refused() -> None:
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 def test_the_held_out_loss_is_that_of_the_next_supervised_step(models: Path, packed: bool) -> None:
-    """And reads packed rows as it reads each alone; without a warm-up in the config the actor's own optimizer learns."""
+    """It reads packed rows as each alone; without a warm-up in the config the actor's own optimizer learns."""
     dynamic = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 19} if packed else {}
     config = make_config(models / "qwen2", packed=packed, critic={"enable": False}, actor=dynamic)
     rows = two_ranks.sft_rows()
