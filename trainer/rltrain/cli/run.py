@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from rltrain.cli.diagnosis import diagnose, failure_words
 from rltrain.cli.requests import Extent, RunRequest
-from rltrain.cluster.teardown import stop_signals
+from rltrain.cluster.teardown import interrupt_on_signals
 from rltrain.config import Loaded, Machine, RunConfig, check, load_with_notes, notes, resolve
 from rltrain.config.machine import this_machine
 from rltrain.config.resolve import chosen
@@ -39,8 +38,7 @@ def run(request: RunRequest) -> int:
         UserError: CONFIG or the run directory cannot be used (exit code 2).
     """
     # All of them are to do what Ctrl-C does, from the first moment to the last.
-    for number in stop_signals():
-        signal.signal(number, signal.default_int_handler)
+    interrupt_on_signals()
     console = screen()
     try:
         capsules = (f"trainer.capsule_steps=[{','.join(map(str, request.capsule))}]",) if request.capsule else ()

@@ -16,6 +16,7 @@ from typing import Any
 
 from ray import exceptions as ray_errors
 
+from rltrain.cluster import shield
 from rltrain.cluster.host import last_line
 from rltrain.cluster.processes import Process, descendants, kill
 from rltrain.cluster.ray_api import ray
@@ -92,7 +93,8 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, stil
         _environment_of_ray(address is None),
         _beside_our_package(),
         _own_signals() as signals,
-        _watched_start(say, still) as timer,
+        _watched_start(say, still) as timer,  # its thread takes the signals that this one does not
+        shield.for_children(),
     ):
         try:
             try:
@@ -306,3 +308,13 @@ def _silence_raylet() -> None:
     `log_to_driver=False` does not cover these messages, and Ray has no public switch for them (seen in 2.60).
     """
     ray._private.worker._worker_logs_enabled = False
+
+
+def keep_processes() -> None:
+    """Have `ray.shutdown` disconnect alone, and leave a local Ray's processes to us.
+
+    It would send SIGTERM, which they do not see (`rltrain.cluster.shield`), and wait a second for each in turn.
+    """
+    node = ray._private.worker._global_node
+    if node is not None:
+        node.all_processes.clear()

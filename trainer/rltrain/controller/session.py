@@ -169,9 +169,8 @@ class Session:
         config, members = self.config, list[Callback]()
         members.append(_StepNote(self.position))
         if self.prepared.val is not None:
-            members.append(
-                Validation(Evaluator(config, crew.rollout, reward_manager, self.prepared.val, self.clock), self.clock)
-            )
+            evaluator = Evaluator(config, crew.rollout, reward_manager, self.prepared.val, self.clock)
+            members.append(Validation(evaluator, self.clock, self.runtime.waits))
         memory = Memory(self.runtime, crew.train_group, crew.engine_group.workers)
         self.clock.listen(memory.stage)
         members.append(memory)
