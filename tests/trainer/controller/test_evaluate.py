@@ -94,23 +94,20 @@ def test_the_last_step_is_validated_where_any_is(
     assert found == steps
 
 
-class Signalled(Answering):
-    """A signal comes while it answers, and the wait for the engine notices."""
-
-    waits: Waits
-
-    def answer(self) -> list[Sample]:
-        self.waits.interrupt(Interrupted("stopped by SIGTERM (generating responses)"))
-        self.waits.check()
-        return super().answer()
-
-
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_a_signal_drops_the_validation_and_not_the_step(when: str, pool: RewardPool, tmp_path: Path) -> None:
+def test_a_signal_drops_the_validation_and_not_the_step(
+    when: str, pool: RewardPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits, answering = Waits(), evaluator(pool, rescore=False)[0]
-    if when == "meanwhile":
-        answering.__class__, answering.waits = Signalled, waits
-    else:
+
+    def signalled() -> list[Sample]:
+        """A signal comes while the engine answers, and the wait for it notices."""
+        waits.interrupt(Interrupted("stopped by SIGTERM (generating responses)"))
+        waits.check()
+        return []
+
+    monkeypatch.setattr(answering, "answer", signalled)
+    if when == "before":
         waits.interrupt(Interrupted("stopped by SIGTERM (the actor's update)"))
     validation, record = Validation(answering, Clock(), waits), StepRecord(7, {}, batch())
     validation.on_run_start(run(tmp_path, total_steps=7, test_freq=1))
