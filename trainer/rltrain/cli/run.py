@@ -6,8 +6,10 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -19,7 +21,7 @@ from rltrain.config import Loaded, Machine, RunConfig, check, load_with_notes, n
 from rltrain.config.machine import this_machine
 from rltrain.config.resolve import chosen
 from rltrain.core.errors import RunFailure, UserError
-from rltrain.core.progress import screen
+from rltrain.core.progress import Stages, screen
 from rltrain.records import run_record
 from rltrain.records.run_dir import RunDir, on_disk, read_steps
 
@@ -158,9 +160,22 @@ def _starts_afresh(config: RunConfig, directory: RunDir) -> bool:
 
 
 def _train(config: RunConfig, directory: RunDir, console: Console, begin: float) -> dict[str, Any]:
-    from rltrain.controller.session import train_session
+    from rltrain.cluster.runtime import connect
 
-    return train_session(config, directory, console, begin)
+    stages = Stages(console)
+    # What trains takes as long to import as Ray to start, and Ray's start is spent in waiting for its processes.
+    Thread(target=_import_ahead, args=("rltrain.controller.session",), daemon=True).start()
+    with ExitStack() as stack:
+        with stages.stage("starting Ray"):
+            runtime = stack.enter_context(connect(config, directory.logs, stages.say, stages.still))
+        from rltrain.controller.session import train_session
+
+        return train_session(config, directory, runtime, stages, console, begin)
+
+
+def _import_ahead(module: str) -> None:
+    with suppress(Exception):  # the import that waits for this one raises it where it can be told
+        import_module(module)
 
 
 def _outcome(request: RunRequest, directory: RunDir, console: Console, train: Callable[[], dict[str, Any]]) -> int:

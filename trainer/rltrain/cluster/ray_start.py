@@ -95,6 +95,7 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, stil
         _own_signals() as signals,
         _watched_start(say, still) as timer,  # its thread takes the signals that this one does not
         shield.for_children(),
+        _only_what_runs_need(arguments),
     ):
         try:
             try:
@@ -244,6 +245,31 @@ def _environment_of_ray(is_local: bool) -> Generator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _only_what_runs_need(arguments: dict[str, Any]) -> Generator[None]:
+    """Start a local Ray without its dashboard's server, autoscaler and log monitor, unless ARGUMENTS ask for them.
+
+    No run uses them, each is an interpreter with imports of its own, and `ray.init` waits for the server. Ray has no
+    public switch (seen in 2.60): `include_dashboard=False` starts it with fewer modules.
+    """
+    kept = {"start_api_server": "include_dashboard", "start_log_monitor": "log_to_driver", "start_monitor": ""}
+    node = ray._private.node.Node
+    before = {name: getattr(node, name, None) for name, asked in kept.items() if not arguments.get(asked)}
+    for name, method in before.items():
+        if method is not None:
+            setattr(node, name, _start_nothing)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            if method is not None:
+                setattr(node, name, method)
+
+
+def _start_nothing(*_args: Any, **_kwargs: Any) -> None:
+    """In place of a method of Ray's that starts a process."""
 
 
 class _SeenSignals:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rltrain.cluster.runtime import Runtime, connect
+from rltrain.cluster.runtime import Runtime
 from rltrain.cluster.teardown import Interrupted, StopSignals
 from rltrain.cluster.waits import Waits
 from rltrain.cluster.watchdog import StallWatchdog
@@ -44,17 +44,19 @@ from rltrain.records.run_dir import RunDir, on_disk
 from rltrain.rewards.pool import RewardPool
 
 
-def train_session(config: RunConfig, directory: RunDir, console: Console, begin: float) -> dict[str, Any]:
-    """Train as CONFIG says; returns facts for the run's record.
+def train_session(
+    config: RunConfig, directory: RunDir, runtime: Runtime, stages: Stages, console: Console, begin: float
+) -> dict[str, Any]:
+    """Train as CONFIG says on the cluster of RUNTIME; returns facts for the run's record.
 
-    What the user can fix (data, rewards, checkpoint) is found before the cluster is started.
+    What the user can fix (data, rewards, checkpoint) is found before a worker is started.
 
     Raises:
         UserError: something that the user can fix.
         RunFailure: the run broke.
         Interrupted: a signal ended it; what was learnt is saved.
     """
-    stages, clock = Stages(console), Clock()
+    clock = Clock()
     if "wandb" in config.trainer.logger:
         require_wandb()
     prepared = prepare(config, directory, stages.say)
@@ -64,8 +66,6 @@ def train_session(config: RunConfig, directory: RunDir, console: Console, begin:
     with ExitStack() as stack:
         pool = stack.enter_context(RewardPool(prepared.config))
         pool.check()
-        with stages.stage("starting Ray"):
-            runtime = stack.enter_context(connect(prepared.config, directory.logs, stages.say, stages.still))
         stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
         pool.on_poll = RewardWatch(runtime.waits)
         session = Session(prepared, position, directory, pool, runtime, stages, clock)
