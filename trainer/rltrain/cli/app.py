@@ -91,7 +91,7 @@ def _leave(code: int) -> None:
 
     With torch and transformers loaded that takes Python seconds, in which the user waits and nothing is done.
     """
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # as multiprocessing does
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader has gone
             stream.flush()

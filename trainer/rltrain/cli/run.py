@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -164,7 +163,7 @@ def _train(config: RunConfig, directory: RunDir, console: Console, begin: float)
 
     stages = Stages(console)
     # What trains takes as long to import as Ray to start, and Ray's start is spent in waiting for its processes.
-    Thread(target=_import_ahead, args=("rltrain.controller.session",), daemon=True).start()
+    Thread(target=_import_ahead, daemon=True).start()
     with ExitStack() as stack:
         with stages.stage("starting Ray"):
             runtime = stack.enter_context(connect(config, directory.logs, stages.say, stages.still))
@@ -173,9 +172,9 @@ def _train(config: RunConfig, directory: RunDir, console: Console, begin: float)
         return train_session(config, directory, runtime, stages, console, begin)
 
 
-def _import_ahead(module: str) -> None:
+def _import_ahead() -> None:
     with suppress(Exception):  # the import that waits for this one raises it where it can be told
-        import_module(module)
+        import rltrain.controller.session  # noqa: F401
 
 
 def _outcome(request: RunRequest, directory: RunDir, console: Console, train: Callable[[], dict[str, Any]]) -> int:
