@@ -117,6 +117,14 @@ def _session(pid: int) -> int | None:
         return None
 
 
+def test_a_local_ray_is_started_without_what_no_run_uses(runtime: Runtime) -> None:
+    commands = [process.command for process in runtime.started]
+    for needed in ("gcs_server", "raylet/raylet"):
+        assert any(needed in command for command in commands), commands
+    for other in ("dashboard/dashboard.py", "log_monitor.py", "autoscaler/_private/monitor.py"):
+        assert not any(other in command for command in commands), commands
+
+
 def test_nothing_is_left_after_a_run(drive: Any) -> None:
     driver = drive("exit")
     assert driver.facts["ports"]

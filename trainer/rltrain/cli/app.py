@@ -63,7 +63,7 @@ def main() -> None:
     try:
         _main()
     except SystemExit as end:
-        if "torch" in sys.modules and (end.code is None or isinstance(end.code, int)):
+        if sys.modules.get("torch") and (end.code is None or isinstance(end.code, int)):
             _leave(end.code or 0)
         raise
 
