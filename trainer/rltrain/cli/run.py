@@ -174,7 +174,7 @@ def _train(config: RunConfig, directory: RunDir, console: Console, begin: float)
 
 def _import_ahead() -> None:
     with suppress(Exception):  # the import that waits for this one raises it where it can be told
-        import rltrain.controller.session  # noqa: F401
+        import rltrain.controller.session  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def _outcome(request: RunRequest, directory: RunDir, console: Console, train: Callable[[], dict[str, Any]]) -> int:
