@@ -232,6 +232,21 @@ def test_init_tells_defaults_that_hold(tmp_path: Path) -> None:
     assert load("toy-ppo", ["~actor_rollout_ref.actor.optim"]).actor_rollout_ref.actor.optim.lr == 1e-6
 
 
+def test_a_command_ends_without_tearing_torch_down(tmp_path: Path) -> None:
+    """Seconds in which nothing is done. What libraries have registered for the end runs all the same."""
+    code = (
+        "import atexit, sys, types; sys.modules['torch'] = types.ModuleType('torch')\n"
+        "atexit.register(print, 'closed')\n"
+        "class Held:\n    def __del__(self): print('torn down')\n"
+        "held = Held()\n"
+        "from rltrain.cli.app import main; main()"
+    )
+    done = rltrain("--version", cwd=tmp_path, program=(sys.executable, "-c", code))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1:] == ["closed"]
+    assert rltrain("--nothing", cwd=tmp_path, program=(sys.executable, "-c", code)).returncode == 2
+
+
 @pytest.mark.row("F60", "F66")
 def test_the_dry_run_needs_no_training_stack(tmp_path: Path) -> None:
     """With torch, Ray and the like impossible to import, it prints everything and leaves nothing behind."""

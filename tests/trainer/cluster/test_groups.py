@@ -14,10 +14,11 @@ import numpy as np
 import psutil
 import pytest
 
-from rltrain.cluster import watchdog
+from rltrain.cluster import shield, watchdog
 from rltrain.cluster.calls import gather
 from rltrain.cluster.groups import WorkerGroup
 from rltrain.cluster.placement import Slot, plan
+from rltrain.cluster.processes import descendants
 from rltrain.cluster.ray_api import ray
 from rltrain.cluster.runtime import Runtime
 from rltrain.cluster.teardown import Interrupted, StopSignals
@@ -120,7 +121,7 @@ def test_kill_9_during_a_call(group: WorkerGroup, capfd: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("exit", "exited with code 3"), ("SIGTERM", "was ended by SIGTERM"), ("SIGSEGV", "was killed by SIGSEGV")],
+    [("exit", "exited with code 3"), ("SIGSEGV", "was killed by SIGSEGV")],
 )
 def test_other_deaths(group: WorkerGroup, how: str, words: str) -> None:
     if how == "SIGSEGV" and tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15):
@@ -128,6 +129,16 @@ def test_other_deaths(group: WorkerGroup, how: str, words: str) -> None:
     with pytest.raises(RunFailure, match=words) as caught:
         first(group, "leave", how, deadline_s=30)
     assert "; its last words: " in str(caught.value)
+
+
+@pytest.mark.parametrize("number", shield.STOPPING)
+def test_a_worker_and_its_guard_leave_signals_to_the_controller(group: WorkerGroup, number: signal.Signals) -> None:
+    members = [family for pid in group.pids for family in (pid, *(child.pid for child in descendants(pid)))]
+    assert len(members) >= 2 * len(group.pids)
+    for pid in members:
+        os.kill(pid, number)
+    assert group.all("add", 0, deadline_s=30) == [10, 20]
+    assert all(map(_runs, members))
 
 
 def test_the_cause_is_named_before_its_consequence(group: WorkerGroup) -> None:

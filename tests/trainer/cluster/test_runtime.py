@@ -22,6 +22,7 @@ from rltrain.cluster import ray_start
 from rltrain.cluster.placement import plan
 from rltrain.cluster.ray_api import ray
 from rltrain.cluster.runtime import Runtime, connect
+from rltrain.cluster.teardown import REPEATED_S
 from rltrain.core.errors import RunFailure, UserError
 from tests.conftest import ROOT, base_environ
 from tests.trainer.cluster.workers import Adder, config, first, spawn
@@ -116,6 +117,14 @@ def _session(pid: int) -> int | None:
         return None
 
 
+def test_a_local_ray_is_started_without_what_no_run_uses(runtime: Runtime) -> None:
+    commands = [process.command for process in runtime.started]
+    for needed in ("gcs_server", "raylet/raylet"):
+        assert any(needed in command for command in commands), commands
+    for other in ("dashboard/dashboard.py", "log_monitor.py", "autoscaler/_private/monitor.py"):
+        assert not any(other in command for command in commands), commands
+
+
 def test_nothing_is_left_after_a_run(drive: Any) -> None:
     driver = drive("exit")
     assert driver.facts["ports"]
@@ -141,10 +150,29 @@ def test_a_signal_drops_the_call_and_nothing_is_left(drive: Any) -> None:
     assert time.monotonic() - begin < 40
 
 
+def test_a_signal_to_every_process_is_one_to_the_controller(drive: Any) -> None:
+    """As Slurm and systemd send it: ranks, Ray's daemons and the guards outlive it, and end as the controller asks."""
+    driver = drive("wait")
+    time.sleep(0.5)
+    members = [
+        driver.process.pid,
+        *(child.pid for child in psutil.Process(driver.process.pid).children(recursive=True)),
+    ]
+    assert {*driver.facts["workers"], *driver.facts["ray"]} < {*members}
+    for pid in sorted(members, reverse=True):
+        os.kill(pid, signal.SIGTERM)
+    code, err = driver.end()
+    assert (code, driver.left()) == (130, [])
+    told = [line for line in err.splitlines() if not line.startswith(("starting ", "had to kill process "))]
+    assert told == ["SIGTERM: stopping in order; once more ends at once", "stopped by SIGTERM (generating)"]
+    # But the workers' children, which nobody asks to end.
+    assert all(str(pid) not in err for pid in (*driver.facts["workers"], *driver.facts["ray"]))
+
+
 def test_a_second_signal_ends_at_once(drive: Any) -> None:
     driver = drive("stubborn")
     driver.process.send_signal(signal.SIGINT)
-    time.sleep(1.0)
+    time.sleep(REPEATED_S + 0.2)
     driver.process.send_signal(signal.SIGINT)
     code, err = driver.end()
     assert (code, driver.left(5)) == (130, [])

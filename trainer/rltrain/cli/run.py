@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from rltrain.cli.diagnosis import diagnose, failure_words
 from rltrain.cli.requests import Extent, RunRequest, SftRequest
-from rltrain.cluster.teardown import stop_signals
+from rltrain.cluster.teardown import interrupt_on_signals
 from rltrain.config import Loaded, Machine, RunConfig, check, load_with_notes, notes, resolve
 from rltrain.config.machine import this_machine
 from rltrain.config.resolve import chosen
 from rltrain.config.schema.sft import SftConfig
 from rltrain.core.errors import RunFailure, UserError
-from rltrain.core.progress import screen
+from rltrain.core.progress import Stages, screen
 from rltrain.records import run_record
 from rltrain.records.run_dir import RunDir, on_disk, read_steps
 
@@ -40,8 +40,7 @@ def run(request: RunRequest) -> int:
         UserError: CONFIG or the run directory cannot be used (exit code 2).
     """
     # All of them are to do what Ctrl-C does, from the first moment to the last.
-    for number in stop_signals():
-        signal.signal(number, signal.default_int_handler)
+    interrupt_on_signals()
     console = screen()
     try:
         capsules = (f"trainer.capsule_steps=[{','.join(map(str, request.capsule))}]",) if request.capsule else ()
@@ -174,9 +173,22 @@ def _starts_afresh(config: RunConfig | SftConfig, directory: RunDir) -> bool:
 
 
 def _train(config: RunConfig, directory: RunDir, console: Console, begin: float) -> dict[str, Any]:
-    from rltrain.controller.session import train_session
+    from rltrain.cluster.runtime import connect
 
-    return train_session(config, directory, console, begin)
+    stages = Stages(console)
+    # What trains takes as long to import as Ray to start, and Ray's start is spent in waiting for its processes.
+    Thread(target=_import_ahead, daemon=True).start()
+    with ExitStack() as stack:
+        with stages.stage("starting Ray"):
+            runtime = stack.enter_context(connect(config, directory.logs, stages.say, stages.still))
+        from rltrain.controller.session import train_session
+
+        return train_session(config, directory, runtime, stages, console, begin)
+
+
+def _import_ahead() -> None:
+    with suppress(Exception):  # the import that waits for this one raises it where it can be told
+        import rltrain.controller.session  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def _outcome(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from rltrain.cli.requests import SftRequest
 from rltrain.cli.run import DONE, FAILED, INTERRUPTED, failed, in_directory
-from rltrain.cluster.teardown import stop_signals
+from rltrain.cluster.teardown import interrupt_on_signals
 from rltrain.config.load import load_sft
 from rltrain.config.machine import this_machine
 from rltrain.config.resolve import chosen
@@ -31,8 +30,7 @@ def run(request: SftRequest) -> int:
     Raises:
         UserError: CONFIG or the run directory cannot be used (exit code 2).
     """
-    for number in stop_signals():
-        signal.signal(number, signal.default_int_handler)
+    interrupt_on_signals()
     console = screen()
     try:
         loaded = load_sft(request.source, request.overrides)

@@ -69,6 +69,7 @@ def gather(
             if troubles:
                 time.sleep(SETTLE_S)
                 troubles += _collect(runtime, owners, results, waiting)
+                runtime.waits.check()  # who asked the run to stop may have ended them, too
                 raise min(troubles, key=lambda trouble: trouble.weight).error from None
             runtime.waits.check()
             runtime.waits.look()

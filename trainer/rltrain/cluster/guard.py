@@ -10,6 +10,7 @@ memory and Ray's session directory, as nobody else is left to do it.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import select
@@ -25,15 +26,18 @@ def main(ward: int, group: int, prefix: str, session: str, others: list[str]) ->
     """Wait for the end of WARD, then clean up."""
     _wait_for_end(ward)
     if group:
-        # SIGTERM first: Python's resource tracker ignores it, and unlinks what the others leave.
-        _signal(group, signal.SIGTERM)
+        # Python's resource tracker last: it ends by itself, when it has unlinked what the others leave.
+        for pid in _members(group):
+            if b"resource_tracker" not in _command(pid):
+                _kill(pid)
         deadline = time.monotonic() + GRACE_S
-        while _signal(group, 0) and time.monotonic() < deadline:
+        while _members(group) and time.monotonic() < deadline:
             time.sleep(0.05)
-        _signal(group, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
     for pid, _, birth in (other.partition(":") for other in others):
         if birth and birth_of(int(pid)) == birth:
-            os.kill(int(pid), signal.SIGKILL)
+            _kill(int(pid))
     if prefix:
         time.sleep(GRACE_S)  # the workers' own guards end the last users of it first
         for path in glob.glob(f"/dev/shm/{glob.escape(prefix)}*"):
@@ -44,11 +48,8 @@ def main(ward: int, group: int, prefix: str, session: str, others: list[str]) ->
 
 def birth_of(pid: int) -> str:
     """When a process started, in the kernel's ticks; with its number it names one process. Empty when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    stat = _stat(pid)
+    return stat[19] if stat else ""
 
 
 def _wait_for_end(ward: int) -> None:
@@ -59,12 +60,32 @@ def _wait_for_end(ward: int) -> None:
             time.sleep(0.5)
 
 
-def _signal(group: int, number: int) -> bool:
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; none when it is gone."""
     try:
-        os.killpg(group, number)
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return False
-    return True
+        return []
+
+
+def _members(group: int) -> list[int]:
+    """Processes of GROUP that live."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if (stat := _stat(pid)) and stat[2] == str(group) and stat[0] != "Z"]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from rltrain.cluster import guard
+from rltrain.cluster import guard, shield
 from rltrain.core import work
 from rltrain.core.errors import UserError, kind_and_line
 
@@ -65,6 +65,7 @@ class Host:
     """Holds the worker; every method of it is called through `call`."""
 
     def __init__(self, spec: HostSpec) -> None:
+        shield.this_process()
         os.environ.update(spec.environ)
         os.environ[work.PLACE] = str(work.place_of(spec.log))
         self._log = _redirect_output(spec)
@@ -146,11 +147,12 @@ def _lead_a_guarded_group() -> subprocess.Popen[bytes]:
 def start_guard(group: int, prefix: str, session: str, others: Iterable[int]) -> subprocess.Popen[bytes]:
     """Start a guard over this process; see `rltrain.cluster.guard`. OTHERS: numbers of processes to end."""
     named = [f"{pid}:{guard.birth_of(pid)}" for pid in others]
-    return subprocess.Popen(
-        [sys.executable, "-S", "-E", guard.__file__, str(os.getpid()), str(group), prefix, session, *named],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-    )
+    with shield.for_children():
+        return subprocess.Popen(
+            [sys.executable, "-S", "-E", guard.__file__, str(os.getpid()), str(group), prefix, session, *named],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )

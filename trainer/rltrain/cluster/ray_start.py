@@ -16,6 +16,7 @@ from typing import Any
 
 from ray import exceptions as ray_errors
 
+from rltrain.cluster import shield
 from rltrain.cluster.host import last_line
 from rltrain.cluster.processes import Process, descendants, kill
 from rltrain.cluster.ray_api import ray
@@ -92,7 +93,9 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, stil
         _environment_of_ray(address is None),
         _beside_our_package(),
         _own_signals() as signals,
-        _watched_start(say, still) as timer,
+        _watched_start(say, still) as timer,  # its thread takes the signals that this one does not
+        shield.for_children(),
+        _only_what_runs_need(arguments),
     ):
         try:
             try:
@@ -244,6 +247,31 @@ def _environment_of_ray(is_local: bool) -> Generator[None]:
                 os.environ[name] = value
 
 
+@contextmanager
+def _only_what_runs_need(arguments: dict[str, Any]) -> Generator[None]:
+    """Start a local Ray without its dashboard's server, autoscaler and log monitor, unless ARGUMENTS ask for them.
+
+    No run uses them, each is an interpreter with imports of its own, and `ray.init` waits for the server. Ray has no
+    public switch (seen in 2.60): `include_dashboard=False` starts it with fewer modules.
+    """
+    kept = {"start_api_server": "include_dashboard", "start_log_monitor": "log_to_driver", "start_monitor": ""}
+    node = ray._private.node.Node
+    before = {name: getattr(node, name, None) for name, asked in kept.items() if not arguments.get(asked)}
+    for name, method in before.items():
+        if method is not None:
+            setattr(node, name, _start_nothing)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            if method is not None:
+                setattr(node, name, method)
+
+
+def _start_nothing(*_args: Any, **_kwargs: Any) -> None:
+    """In place of a method of Ray's that starts a process."""
+
+
 class _SeenSignals:
     """Signals that came, whatever became of the exception that their handler raised.
 
@@ -306,3 +334,13 @@ def _silence_raylet() -> None:
     `log_to_driver=False` does not cover these messages, and Ray has no public switch for them (seen in 2.60).
     """
     ray._private.worker._worker_logs_enabled = False
+
+
+def keep_processes() -> None:
+    """Have `ray.shutdown` disconnect alone, and leave a local Ray's processes to us.
+
+    It would send SIGTERM, which they do not see (`rltrain.cluster.shield`), and wait a second for each in turn.
+    """
+    node = ray._private.worker._global_node
+    if node is not None:
+        node.all_processes.clear()

@@ -172,9 +172,9 @@ class Runtime:
     def close(self) -> None:
         """End the workers, then Ray if it is ours; verify, and say what had to be killed.
 
-        SIGINT or SIGTERM meanwhile ends all at once, with exit code 130.
+        A second request to stop meanwhile ends all at once, with exit code 130.
         """
-        with at_once_on_signals(self.end_now):
+        with at_once_on_signals(self.waits, self.end_now, self.say):
             self._close()
 
     def _close(self) -> None:
@@ -199,13 +199,16 @@ class Runtime:
         remove_shared_memory(self.shm_prefix)
 
     def _shut_ray_down(self, own: set[Process]) -> None:
-        """Disconnect, which ends a local Ray; when that hangs, kill Ray's processes, which ends the hang."""
+        """Disconnect and end a local Ray; when that hangs, kill Ray's processes, which ends the hang."""
+        ray_start.keep_processes()
         timer = threading.Timer(self._shutdown_timeout_s, kill, [own])
         timer.daemon = True
         timer.start()
         with suppress(ray_errors.RayError, OSError):
             ray.shutdown()
         timer.cancel()
+        # Nothing is lost with them: what they would tidy up lies in the session's directory, which goes as a whole.
+        kill(process for started in self.started for process in family(started.pid))
 
     def _kill_actors(self) -> None:
         for group in self.groups:

@@ -42,6 +42,8 @@ class Waits:
         self.last_beat = Beat("the start", time.monotonic())
         self.watch: Callable[[], object] = lambda: None
         """Gives another value whenever a worker has come further in a call that it has not answered yet."""
+        self.stop_asked_at: float | None = None
+        """When a signal first asked the run to stop, by the monotonic clock."""
         self._seen: object = None
         self._pending: Exception | None = None
         self._shields = 0
@@ -70,6 +72,15 @@ class Waits:
             yield
         finally:
             self._shields -= 1
+
+    @contextmanager
+    def unshielded(self) -> Generator[None]:
+        """Within `shielded`: what in the block waits may be dropped."""
+        shields, self._shields = self._shields, 0
+        try:
+            yield
+        finally:
+            self._shields = shields
 
     @property
     def is_interrupted(self) -> bool:

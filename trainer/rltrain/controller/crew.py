@@ -47,9 +47,10 @@ class Crew:
         return WorkFiles({"gen": engines} | dict.fromkeys(TRAINING_STAGES, ranks))
 
     def close(self) -> None:
-        """End process groups and engines in order; the runtime ends the processes."""
-        self.engine_group.stop()
+        """End process groups and engines in order, at once; the runtime ends the processes."""
+        stopping = self.engine_group.begin_stop()
         self.train_group.shutdown()
+        self.engine_group.await_stop(stopping)
 
 
 def start_crew(
@@ -91,10 +92,10 @@ def start_crew(
         runtime.require_shared_logs(slot.node for slot in (*placement.train, *placement.rollout))
         train_group = TrainGroup(ranks, config)
         engine_group = EngineGroup(runtime, engines, train_group, config)
-        # Ranks and engines import and load side by side: each goes on by itself as soon as it is made.
-        loading = (
-            [train_group.begin_setup(total_steps), engine_group.begin_start()] if config.trainer.device == "cpu" else []
-        )
+        # Engines go on by themselves as soon as they are made, and ranks too, but on a GPU: see `_load`.
+        loading = [engine_group.begin_start()]
+        if config.trainer.device == "cpu":
+            loading.append(train_group.begin_setup(total_steps))
         gather(runtime, building, START_S, "making the workers")
     facts = _load(config, runtime, train_group, engine_group, stages, total_steps, loading)
     rollout = Rollout(config, train_group, engine_group, prepared.tokenizer, clock)
@@ -119,19 +120,19 @@ def _load(
     total_steps: int,
     loading: list[Call],
 ) -> dict[str, Any]:
-    """Load models into ranks and engines, and return facts about both; LOADING: what has begun already, on a CPU.
+    """Wait until engines and ranks have loaded their models, and return facts about both; LOADING: what has begun.
 
     On a GPU the engine goes first, and to sleep: it measures what memory is free, which nobody else may change
     meanwhile.
     """
     deadline_s = config.actor_rollout_ref.rollout.start_timeout_s
     limit = "actor_rollout_ref.rollout.start_timeout_s"
-    if loading:
+    if len(loading) > 1:
         with stages.stage("loading the models and the rollout engine"):
-            training, loaded = gather(runtime, loading, deadline_s, "loading the models and the rollout engine", limit)
+            loaded, training = gather(runtime, loading, deadline_s, "loading the models and the rollout engine", limit)
         return {"training": training, "engines": loaded}
     with stages.stage("loading the rollout engine"):
-        [loaded] = gather(runtime, [engine_group.begin_start()], deadline_s, "loading the rollout engine", limit)
+        [loaded] = gather(runtime, loading, deadline_s, "loading the rollout engine", limit)
         engine_group.sleep()
     with stages.stage("loading the models"):
         [training] = gather(runtime, [train_group.begin_setup(total_steps)], deadline_s, "loading the models", limit)

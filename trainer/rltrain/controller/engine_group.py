@@ -80,11 +80,14 @@ class EngineGroup:
             if any(forgotten):
                 self.policy_version = NO_WEIGHTS
 
-    def stop(self) -> None:
-        """End the engines in order. One that has died since the last answer is no loss any more."""
+    def begin_stop(self) -> Call:
+        """Begin to end the engines in order. One that has died since the last answer is no loss any more."""
         dead = self._dead()
         alive = [rank for rank in range(len(self.workers.slots)) if rank not in dead]
-        call = self.workers.begin("stop", [()] * len(alive), ranks=alive)
+        return self.workers.begin("stop", [()] * len(alive), ranks=alive)
+
+    def await_stop(self, call: Call) -> None:
+        """Wait for what `begin_stop` has begun."""
         gather(self._runtime, [call], self._settings.start_timeout_s, "ending the engines")
 
     def _surviving(self, act: Callable[[], T]) -> T:

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rltrain.cluster.teardown import Interrupted
+from rltrain.cluster.waits import Waits
 from rltrain.config.schema import RunConfig
 from rltrain.controller.callbacks.base import Callback, RunInfo, StepRecord
 from rltrain.controller.reward_manager import RewardManager
@@ -91,10 +93,13 @@ class Evaluator:
 
 
 class Validation(Callback):
-    """Evaluates before training, and every `trainer.test_freq` steps and after the last one."""
+    """Evaluates before training, and every `trainer.test_freq` steps and after the last one.
 
-    def __init__(self, evaluator: Evaluator, clock: Clock) -> None:
-        self._evaluator, self._clock = evaluator, clock
+    A signal drops the validation: it may take longer than there is left, and the step is to be saved.
+    """
+
+    def __init__(self, evaluator: Evaluator, clock: Clock, waits: Waits) -> None:
+        self._evaluator, self._clock, self._waits = evaluator, clock, waits
         self._frequency = -1
         self._before = True
         self._last_step = 0
@@ -107,8 +112,17 @@ class Validation(Callback):
     def on_step_end(self, record: StepRecord) -> None:
         """Add validation metrics, if it is the step's turn."""
         due = self._frequency > 0 and (record.step % self._frequency == 0 or record.step == self._last_step)
-        if self._before if record.before_training else due:
-            record.metrics.update(self._evaluator.evaluate() | self._clock.taken())
+        if not (self._before if record.before_training else due):
+            return
+        try:
+            with self._waits.unshielded():
+                self._waits.check()
+                record.metrics.update(self._evaluator.evaluate() | self._clock.taken())
+        except Interrupted as stop:
+            if record.before_training:
+                raise
+            record.stopped = True
+            self._waits.interrupt(stop)
 
 
 def _mean(values: Sequence[float]) -> float:

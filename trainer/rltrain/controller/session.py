@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rltrain.cluster.runtime import connect
+from rltrain.cluster.runtime import Runtime
 from rltrain.cluster.teardown import StopSignals
 from rltrain.cluster.waits import Waits
 from rltrain.cluster.watchdog import StallWatchdog
@@ -41,17 +41,19 @@ from rltrain.records.run_dir import RunDir, on_disk
 from rltrain.rewards.pool import RewardPool
 
 
-def train_session(config: RunConfig, directory: RunDir, console: Console, begin: float) -> dict[str, Any]:
-    """Train as CONFIG says; returns facts for the run's record.
+def train_session(
+    config: RunConfig, directory: RunDir, runtime: Runtime, stages: Stages, console: Console, begin: float
+) -> dict[str, Any]:
+    """Train as CONFIG says on the cluster of RUNTIME; returns facts for the run's record.
 
-    What the user can fix (data, rewards, checkpoint) is found before the cluster is started.
+    What the user can fix (data, rewards, checkpoint) is found before a worker is started.
 
     Raises:
         UserError: something that the user can fix.
         RunFailure: the run broke.
         Interrupted: a signal ended it; what was learnt is saved.
     """
-    stages, clock = Stages(console), Clock()
+    clock = Clock()
     if "wandb" in config.trainer.logger:
         require_wandb()
     prepared = prepare(config, directory, stages.say)
@@ -61,8 +63,6 @@ def train_session(config: RunConfig, directory: RunDir, console: Console, begin:
     with ExitStack() as stack:
         pool = stack.enter_context(RewardPool(prepared.config))
         pool.check()
-        with stages.stage("starting Ray"):
-            runtime = stack.enter_context(connect(prepared.config, directory.logs, stages.say, stages.still))
         stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
         pool.on_poll = RewardWatch(runtime.waits)
         context = Context(prepared.config, directory, runtime, position, stages, clock)
@@ -127,9 +127,8 @@ class Session:
     ) -> list[Callback]:
         config, members = self.config, [self.context.note()]
         if self.prepared.val is not None:
-            members.append(
-                Validation(Evaluator(config, crew.rollout, reward_manager, self.prepared.val, self.clock), self.clock)
-            )
+            evaluator = Evaluator(config, crew.rollout, reward_manager, self.prepared.val, self.clock)
+            members.append(Validation(evaluator, self.clock, self.context.runtime.waits))
         memory = Memory(self.context.runtime, crew.train_group, crew.engine_group.workers)
         self.clock.listen(memory.stage)
         members.append(memory)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import socket
+from types import FrameType
 from typing import Any
 
 from rltrain.core.errors import UserError
@@ -26,10 +27,24 @@ def main(channel: int, progress: int, lifeline: int) -> None:
     reading end of a pipe whose other end only the pool holds.
     """
     die_with_pool(lifeline)
+    outlive_signals()
     with socket.socket(fileno=channel) as connection:
         serve(connection, Progress(progress))
     # A function may have left threads that never end: do not wait for them.
     os._exit(0)
+
+
+def outlive_signals() -> None:
+    """Leave what asks a run to stop to the pool's process, which ends this one; Slurm signals every process of a job.
+
+    By handlers, and not in forks: what a user's function starts is to die of its `terminate`.
+    """
+    before = {number: signal.signal(number, _pass) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    os.register_at_fork(after_in_child=lambda: [signal.signal(*pair) for pair in before.items()])
+
+
+def _pass(_number: int, _frame: FrameType | None) -> None:
+    """Nothing."""
 
 
 def die_with_pool(lifeline: int) -> None:

@@ -32,6 +32,8 @@ class StepRecord:
     batch: Batch | None = None
     """What the step learned from; None for step 0, before training, and in supervised training."""
     audit: dict[str, Any] = field(default_factory=dict[str, Any])
+    stopped: bool = False
+    """A signal ended the step's validation: engines may still be at work on it."""
 
     @property
     def before_training(self) -> bool:

@@ -112,7 +112,7 @@ class Capsules(Callback):
 
     def on_step_end(self, record: StepRecord) -> None:
         """Write the capsule of this step, if it was watched or its gradients are the first that are not finite."""
-        if record.batch is None:
+        if record.batch is None or record.stopped:
             return
         skipped = record.metrics.get("actor/skipped_steps", 0) + record.metrics.get("critic/skipped_steps", 0)
         if self._witness is None and (not skipped or self._broken or self._wanted == ()):
