@@ -91,6 +91,8 @@ def engine_log_probs(ref: Reference) -> Link:
     case, asked = ref.case, ref.case.head.sampled
     found = case.batch.get("rollout_log_probs")
     recorded = torch.full(case.mask.shape, torch.nan)
+    asked_rows = case.batch.get("rollout_log_probs_asked")
+    of_asked = ref.read_mask if asked_rows is None else ref.read_mask & asked_rows.bool()[:, None]
     for at, row in enumerate(case.rows):
         if row.log_probs is not None:
             recorded[at, : len(row.log_probs)] = torch.tensor(
@@ -126,7 +128,7 @@ def engine_log_probs(ref: Reference) -> Link:
         reading = ref.read("actor.before", "engine", f"engine {temperature}", stat)
     # Which token is the last of the top-k is rounding's too: one that either side leaves out is not compared.
     kept = reading.exact[0].isfinite() & reading.noise[0].isfinite()
-    numbers = reading.numbers(0, found, ref.read_mask & kept)
+    numbers = reading.numbers(0, found, of_asked & kept)
     plain = ref.temperature if asked is None else temperature
     causes = policy_causes(ref, numbers, "actor.before", "engine", plain)
     if bool(numbers.wrong.any()) and (top_k > 0 or top_p < 1):
