@@ -198,3 +198,21 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_samples_are_scored_while_others_are_still_to_come(tmp_path: Path) -> None:
+    """In any order of arrival; the results are in the order of their places."""
+    noted = tmp_path / "scored"
+    path = write(tmp_path, f"open({str(noted)!r}, 'a').write(solution_str)\nreturn float(len(solution_str))")
+    asked = requests("a", "bb", "ccc")
+    with RewardPool(run_config(custom=path)) as pool:
+        with pool.scoring(3) as scoring:
+            scoring.add({2: asked[2]})
+            deadline = time.monotonic() + 60
+            while not noted.exists() or noted.read_text() != "ccc":
+                assert time.monotonic() < deadline
+                scoring.add({})
+                time.sleep(0.01)
+            scoring.add({1: asked[1], 0: asked[0]})
+            assert [one.score for one in scoring.finish()] == [1.0, 2.0, 3.0]
+        assert [one.score for one in pool.score(asked)] == [1.0, 2.0, 3.0], "the pool is as it was"

@@ -83,7 +83,6 @@ def _log_probs(trajectories: Sequence[Trajectory], width: int) -> dict[str, Tens
     asked = [one.log_probs is not None for one in trajectories]
     if not any(asked):
         return {}
-    # Rows that are left alone cost no memory: the zeros of NumPy are made when they are first written.
     values: NDArray[np.float32] = np.zeros((len(trajectories), width), dtype=np.float32)
     for row, one in enumerate(trajectories):
         if one.log_probs is not None:
