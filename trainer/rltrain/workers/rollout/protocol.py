@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from rltrain.core.trajectory import FloatArray, IntArray, Spans, Trajectory, int_array
+from rltrain.core.trajectory import BoolArray, FloatArray, IntArray, Spans, Trajectory, int_array
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.transport import Descriptor
 
@@ -71,7 +71,7 @@ class Completion:
 
     def trajectory(self) -> Trajectory:
         """An answer of one turn, as training reads it."""
-        mask = np.broadcast_to(np.True_, self.token_ids.shape)
+        mask: BoolArray = np.broadcast_to(np.array(True), self.token_ids.shape)
         truncated = self.finish_reason == "length"
         return Trajectory(self.token_ids, mask, self.log_probs, self.versions, truncated, self.prompt_ids)
 
