@@ -35,7 +35,7 @@ def params_maker(sampling: Sampling) -> Callable[[Request], Any]:
         "detokenize": bool(sampling.stop),
         "output_kind": RequestOutputKind.FINAL_ONLY,
     }
-    if "flat_logprobs" in SamplingParams.__struct_fields__:
+    if "flat_logprobs" in getattr(SamplingParams, "__struct_fields__", ()):
         # Lists of numbers in place of an object for each token, which the cyclic collector would walk.
         shared["flat_logprobs"] = True
     SamplingParams(seed=0, **shared)
