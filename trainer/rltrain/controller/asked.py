@@ -12,7 +12,7 @@ AT_LEAST = 32
 """Answers whose log-probabilities show how far engine and actor are apart, where nothing learns from them."""
 
 
-def asked_rows(config: RunConfig, count: int, step: int, first: str, every: bool) -> frozenset[int]:
+def asked_rows(config: RunConfig, count: int, step: int, first: str) -> frozenset[int]:
     """Rows of COUNT answers that are to come with log-probabilities: the same ones for the same run, step and prompts.
 
     Args:
@@ -20,13 +20,12 @@ def asked_rows(config: RunConfig, count: int, step: int, first: str, every: bool
         count: of answers.
         step: of training.
         first: uid of the first prompt.
-        every: all rows, unless the config says none: the step is kept.
     """
     asked = config.actor_rollout_ref.rollout.calculate_log_probs
     correction = config.algorithm.rollout_correction
     if asked is False:
         return frozenset()
-    if asked or every or correction.rollout_is or correction.bypass_mode:
+    if asked or correction.rollout_is or correction.bypass_mode:
         return frozenset(range(count))
     drawn = random.Random(derive_seed(config.trainer.seed, "log_probs", first, step))
     return frozenset(drawn.sample(range(count), min(count, max(AT_LEAST, -(-count // ONE_IN)))))

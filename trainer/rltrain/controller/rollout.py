@@ -89,12 +89,14 @@ class Rollout:
             RunFailure: an engine failed, or did not answer in time.
         """
         config, texts = self._config, dict[int, str]()
-        asked = asked_rows(config, len(samples), step, samples[0].uid, self.witness is not None)
+        asked = asked_rows(config, len(samples), step, samples[0].uid) if learnt else frozenset[int]()
+        # Of a step that is kept, all of them go into its capsule; the batch is the same as if it were not kept.
+        every = self.witness is not None and bool(asked)
         requests = [
             Request(
                 tuple(one.prompt_ids),
                 request_seed(config.trainer.seed, step, one.uid, one.sample),
-                learnt and row in asked,
+                every or row in asked,
             )
             for row, one in enumerate(samples)
         ]
@@ -111,7 +113,11 @@ class Rollout:
             if self.witness is not None:
                 self.witness.generated(samples, requests, sampling, completions)
             told = [replace(sample, response_text=texts[row]) for row, sample in enumerate(samples)]
-            return assemble(told, [one.trajectory() for one in completions], pad_of(self._tokenizer))
+            trajectories = [
+                one.trajectory() if row in asked else replace(one, log_probs=None).trajectory()
+                for row, one in enumerate(completions)
+            ]
+            return assemble(told, trajectories, pad_of(self._tokenizer))
 
 
 def train_sampling(config: RunConfig) -> Sampling:
