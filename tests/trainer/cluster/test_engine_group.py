@@ -26,6 +26,7 @@ from tests.trainer.cluster.workers import config, spawn
 
 pytestmark = pytest.mark.timeout(400)
 SAMPLING = Sampling(1.0, 1.0, -1, 0, 16, (), (), False)
+DEADLINE_S = 240.0
 REQUESTS = [Request((seed // 4,), seed) for seed in range(40)]
 
 
@@ -80,10 +81,14 @@ class Syncs:
         self.count += 1
 
 
-@pytest.fixture
-def engines(runtime: Runtime) -> Iterator[EngineGroup]:
+@pytest.fixture(scope="module")
+def workers(runtime: Runtime) -> WorkerGroup:
     slots = plan(config(), runtime.nodes).train
-    workers = spawn(runtime, SlowWorker, slots, [()] * 2, deadline_s=60)
+    return spawn(runtime, SlowWorker, slots, [()] * 2, deadline_s=DEADLINE_S)
+
+
+@pytest.fixture
+def engines(runtime: Runtime, workers: WorkerGroup) -> Iterator[EngineGroup]:
     train_group = SimpleNamespace(workers=None, policy_version=3, park=lambda: None, unpark=lambda: None)
     settings = config()
     settings = settings.model_copy(
@@ -96,7 +101,7 @@ def engines(runtime: Runtime) -> Iterator[EngineGroup]:
     group = EngineGroup(runtime, workers, cast(TrainGroup, train_group), settings)
     group._sync = cast(Any, Syncs())
     yield group
-    workers.all("abort", range(1000), deadline_s=60)
+    workers.all("abort", range(1000), deadline_s=DEADLINE_S)
 
 
 def seeds(answers: Sequence[Completion]) -> list[int]:
@@ -144,14 +149,14 @@ def test_what_a_dead_engine_had_goes_to_the_other_and_it_comes_back(
     assert engines.policy_version == 3
     with pytest.raises(RunFailure, match=r"SIGKILL.*an engine had been restarted before: once in a run is the limit"):
         engines.generate(REQUESTS, SAMPLING, killing(engines.workers, 0, [], 2))
-    engines.workers.restart(0, deadline_s=60)
+    engines.workers.restart(0, deadline_s=DEADLINE_S)
 
 
 def test_after_an_error_nothing_is_left_under_way(engines: EngineGroup) -> None:
     with pytest.raises(UserError, match="it does not sample like that"):
         engines.generate(REQUESTS, Sampling(9.0, 1.0, -1, 0, 16, (), (), False))
     assert seeds(engines.generate(REQUESTS[:8], SAMPLING)) == list(range(8))
-    assert engines.workers.all("under_way", deadline_s=60) == [0, 0]
+    assert engines.workers.all("under_way", deadline_s=DEADLINE_S) == [0, 0]
 
 
 def test_paused_engines_answer_nothing_until_they_go_on(engines: EngineGroup) -> None:
