@@ -34,13 +34,13 @@ def test_the_expected_share_is_what_sampling_gives() -> None:
     probs = torch.tensor([0.6, 0.3, 0.1])
     responses = torch.multinomial(probs, 4000 * 2, replacement=True, generator=generator).view(4000, 2)
     mask, groups = torch.ones(4000, 2, dtype=torch.bool), torch.arange(4000) // 4
-    found = duplicate_metrics(responses, mask, groups, probs.log()[responses])
+    found = duplicate_metrics(responses, mask, groups, (probs.log()[responses], mask))
     by_theory = float(probs.square().sum()) ** 2
     assert found["response/duplicate_ratio_expected"] == pytest.approx(by_theory, rel=0.05)
     assert found["response/duplicate_ratio"] == pytest.approx(by_theory, rel=0.1)
     # One stream for all samples of a prompt.
     shared = responses[torch.arange(4000) // 4 * 4]
-    found = duplicate_metrics(shared, mask, groups, probs.log()[shared])
+    found = duplicate_metrics(shared, mask, groups, (probs.log()[shared], mask))
     assert found["response/duplicate_ratio"] == 1
     assert found["response/duplicate_ratio_expected"] < 0.3
 

@@ -45,7 +45,7 @@ def batch() -> Batch:
     return Batch.of(
         samples,
         {
-            "responses": torch.tensor([[5, 6, 2], [2, 0, 0], [7, 2, 0]]),
+            "responses": torch.tensor([[5, 6, 2], [2, 0, 0], [7, 2, 0]], dtype=torch.int32),
             "response_mask": mask,
             "token_level_scores": scores,
             "policy_version": torch.tensor([4, 4, 4]),

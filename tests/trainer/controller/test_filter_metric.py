@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from rltrain.config.schema import RunConfig
-from rltrain.controller.assemble import assemble
+from rltrain.controller.assemble import answered
 from rltrain.controller.collect import Collector
 from rltrain.controller.filter_metric import filter_metric
 from rltrain.controller.reward_manager import RewardManager
-from rltrain.controller.rollout import Rollout
+from rltrain.controller.rollout import OnAnswered, Rollout
 from rltrain.core.batch import Batch, Sample
 from rltrain.core.clock import Clock
 from rltrain.core.errors import UserError
+from rltrain.core.trajectory import int_array
 from rltrain.data.schema import Row
 from rltrain.rewards.pool import RewardPool
 from rltrain.toy.tokenizer import build_tokenizer
@@ -76,12 +77,17 @@ class Script:
     def phase(self) -> Generator[Script]:
         yield self
 
-    def generate(self, samples: Sequence[Sample], sampling: Sampling, step: int) -> Batch:
+    def generate(self, samples: Sequence[Sample], sampling: Sampling, step: int, on_answered: OnAnswered) -> Batch:
+        """The later half is answered first."""
         written = [self._answers[one.ground_truth][one.sample] for one in samples]
-        made = [Completion((1,) * length, (0.0,) * length, "stop", (2, 3)) for _, length in written]
-        batch = assemble(samples, made, self._tokenizer)
+        made = [Completion(int_array([1] * length), None, "stop", int_array((2, 3))) for _, length in written]
+        batch = answered(samples, made, self._tokenizer)
         texts = zip(batch.samples, written, strict=True)
-        return batch.with_samples([replace(one, response_text=text) for one, (text, _) in texts])
+        batch = batch.with_samples([replace(one, response_text=text) for one, (text, _) in texts])
+        half = len(samples) // 2
+        on_answered(dict(list(enumerate(batch.samples))[half:]))
+        on_answered(dict(list(enumerate(batch.samples))[:half]))
+        return batch
 
 
 def rows(*truths: str) -> list[Row]:

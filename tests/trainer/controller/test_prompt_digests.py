@@ -7,23 +7,23 @@ import torch
 
 from rltrain.controller.prompt_digests import compared, of_engine
 from rltrain.core.batch import Batch, Sample
-from rltrain.workers.rollout.protocol import Completion
+from rltrain.core.trajectory import IntArray, int_array
 
 PROMPTS = ((5, 6), (7, 8, 9))
 
 
-def completions(*prompts: tuple[int, ...]) -> list[Completion]:
-    return [Completion((1,), (-0.5,), "stop", prompt) for prompt in prompts]
+def read_by_engine(*prompts: tuple[int, ...]) -> list[IntArray]:
+    return [int_array(prompt) for prompt in prompts]
 
 
 def batch(*prompts: tuple[int, ...]) -> Batch:
     """What training reads: left-padded prompts and one response token."""
     width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(p)) + list(p) + [1] for p in prompts])
+    ids = torch.tensor([[0] * (width - len(p)) + list(p) + [1] for p in prompts], dtype=torch.int32)
     mask = torch.tensor([[False] * (width - len(p)) + [True] * (len(p) + 1) for p in prompts])
     samples = [Sample(str(row), row) for row in range(len(prompts))]
     fields = {"input_ids": ids, "attention_mask": mask, "response_mask": mask[:, -1:]}
-    return Batch.of(samples, fields | of_engine(completions(*PROMPTS)))
+    return Batch.of(samples, fields | of_engine(read_by_engine(*PROMPTS)))
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,6 @@ def test_what_training_reads(read: tuple[tuple[int, ...], ...], mismatch: float,
 
 
 def test_an_engine_that_does_not_say_what_it_read() -> None:
-    assert of_engine([*completions((1,)), Completion((1,), (-0.5,), "stop")]) == {}
+    assert of_engine(read_by_engine((1,), ())) == {}
     silent = batch(*PROMPTS)
     assert compared(silent.only(silent.names - {"rollout_prompt_digests"})) == {}

@@ -35,6 +35,26 @@ def test_engine_and_actor_are_compared_only_where_both_were_computed() -> None:
     assert not [name for name in measured(bypass=True) if "rollout_probs" in name or "rollout_log" in name]
 
 
+def test_answers_whose_log_probs_were_not_asked_for_are_left_out_and_the_others_counted() -> None:
+    made = batch()
+    mask, prompts = made["response_mask"], torch.ones(3, 2, dtype=torch.bool)
+    zeros = torch.zeros(mask.shape)
+    fields = dict.fromkeys(("token_level_rewards", "advantages", "returns", "old_log_probs"), zeros)
+    # Rows that were not asked for hold 0, which is not what the engine would have said.
+    engine = {
+        "rollout_log_probs": zeros + torch.tensor([[0.0], [-0.5], [0.0]]),
+        "rollout_log_probs_asked": ids(0, 1, 0),
+    }
+    made = made.with_fields(fields | engine | {"attention_mask": torch.cat([prompts, mask], dim=1)})
+    metrics = measure(5, made, config())
+    assert metrics["training/rollout_log_probs_diff_mean"] == 0.5
+    assert metrics["training/rollout_probs_diff_answers"] == 1
+
+
+def ids(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers).bool()
+
+
 def test_entropy_is_of_the_policy_before_the_update_and_of_response_tokens_alone() -> None:
     made = batch()
     mask = made["response_mask"]

@@ -224,3 +224,21 @@ def test_signals_to_every_process_leave_rewards_alone_and_not_what_a_function_st
     with RewardPool(run_config(custom=path, num_processes=1, timeout_s=60.0)) as pool:
         assert [result.score for result in pool.score(requests("a"))] == [1.0]
         assert pool.num_retries == 0
+
+
+def test_samples_are_scored_while_others_are_still_to_come(tmp_path: Path) -> None:
+    """In any order of arrival; the results are in the order of their places."""
+    noted = tmp_path / "scored"
+    path = write(tmp_path, f"open({str(noted)!r}, 'a').write(solution_str)\nreturn float(len(solution_str))")
+    asked = requests("a", "bb", "ccc")
+    with RewardPool(run_config(custom=path)) as pool:
+        with pool.scoring(3) as scoring:
+            scoring.add({2: asked[2]})
+            deadline = time.monotonic() + 60
+            while not noted.exists() or noted.read_text() != "ccc":
+                assert time.monotonic() < deadline
+                scoring.add({})
+                time.sleep(0.01)
+            scoring.add({1: asked[1], 0: asked[0]})
+            assert [one.score for one in scoring.finish()] == [1.0, 2.0, 3.0]
+        assert [one.score for one in pool.score(asked)] == [1.0, 2.0, 3.0], "the pool is as it was"

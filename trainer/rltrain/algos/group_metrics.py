@@ -33,11 +33,12 @@ def reward_metrics(scores: Tensor, group_ids: Tensor) -> dict[str, float]:
 
 
 def duplicate_metrics(
-    responses: Tensor, mask: Tensor, group_ids: Tensor, rollout_log_probs: Tensor | None
+    responses: Tensor, mask: Tensor, group_ids: Tensor, engine: tuple[Tensor, Tensor] | None
 ) -> dict[str, float]:
     """How many pairs of answers to one prompt are the same, and how many the policy leads to expect.
 
-    RESPONSES int64, MASK bool, ROLLOUT_LOG_PROBS float, all `[B, R]`; GROUP_IDS int64 `[B]`. An answer drawn with
+    RESPONSES int, MASK bool, both `[B, R]`; GROUP_IDS int64 `[B]`; ENGINE: the engine's log-probabilities and the bool
+    mask of those that it was asked for, both `[B, R]`. An answer drawn with
     probability p is drawn again by another sample with probability p: the mean of p over the answers estimates the
     share of equal pairs without bias. Far more of them than that: samples share a random stream. Empty without groups.
     """
@@ -49,9 +50,12 @@ def duplicate_metrics(
     marked = torch.where(mask, responses, torch.full_like(responses, -1))
     _, same = torch.unique(torch.cat([slots[:, None], marked], dim=1), dim=0, return_counts=True)
     metrics = {"response/duplicate_ratio": float((same * (same - 1)).sum()) / pairs}
-    if rollout_log_probs is not None:
-        chances = zero_outside(rollout_log_probs.double(), mask).sum(dim=-1).exp()[sizes[slots] > 1]
-        metrics["response/duplicate_ratio_expected"] = float(chances.mean())
+    if engine is not None:
+        log_probs, asked = engine
+        rows = (sizes[slots] > 1) & (asked.any(dim=-1) | ~mask.any(dim=-1))
+        if bool(rows.any()):
+            chances = zero_outside(log_probs.double(), mask).sum(dim=-1).exp()[rows]
+            metrics["response/duplicate_ratio_expected"] = float(chances.mean())
     return metrics
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class _Trouble:
+class Trouble:
     """What went wrong on one rank; the smaller the weight, the nearer to the cause."""
 
     weight: int
@@ -63,7 +63,7 @@ def gather(
     owners = {ref: (call, rank) for call in calls for ref, rank in call.refs.items()}
     results: dict[Any, Any] = {}
     begin = said = time.monotonic()
-    with runtime.waits.waiting(doing, _names(owners)) as waiting:
+    with runtime.waits.waiting(doing, names_of(owners)) as waiting:
         while len(results) < len(owners):
             troubles = _collect(runtime, owners, results, waiting)
             if troubles:
@@ -75,7 +75,8 @@ def gather(
             runtime.waits.look()
             now = time.monotonic()
             if len(results) < len(owners) and now - max(begin, runtime.waits.last_beat.at) > deadline_s:
-                words = _late(waiting, owners, results, deadline_s)
+                missing = [owner for ref, owner in owners.items() if ref not in results]
+                words = late(waiting, missing, deadline_s)
                 raise RunFailure(f"{words}; the limit is {limit}" if limit else words)
             if now - said > WORDS_EVERY_S:
                 said = now
@@ -85,39 +86,40 @@ def gather(
 
 def _collect(
     runtime: Runtime, owners: dict[Any, tuple[Call, int]], results: dict[Any, Any], waiting: Waiting
-) -> list[_Trouble]:
+) -> list[Trouble]:
     """Take what has arrived within a moment; returns what went wrong."""
     left = [ref for ref in owners if ref not in results]
     ready: list[Any] = ray.wait(left, num_returns=len(left), timeout=0)[0] if left else []
     if not ready and left:
         ready: list[Any] = ray.wait(left, num_returns=1, timeout=POLL_S)[0]
-    troubles: list[_Trouble] = []
+    troubles: list[Trouble] = []
     for ref in ready:
         call, rank = owners[ref]
-        results[ref] = _result(call, rank, ref, waiting.doing, troubles)
+        results[ref] = result_of(call, rank, ref, waiting.doing, troubles)
         runtime.waits.beat(f"{call.group.kind}.{call.method} of rank {rank}")
-    waiting.left[:] = _names({ref: owner for ref, owner in owners.items() if ref not in results})
+    waiting.left[:] = names_of({ref: owner for ref, owner in owners.items() if ref not in results})
     return troubles
 
 
-def _result(call: Call, rank: int, ref: Any, doing: str, troubles: list[_Trouble]) -> Any:
+def result_of(call: Call, rank: int, ref: Any, doing: str, troubles: list[Trouble]) -> Any:
+    """What RANK answered to CALL; where that is an error, None, and what went wrong is added to TROUBLES."""
     group = call.group
     log = group.logs[rank]
     try:
         value = ray.get(ref)
     except ray_errors.RayActorError as error:
-        troubles.append(_Trouble(0, RunFailure(_obituary(group, rank, str(error), doing))))
+        troubles.append(Trouble(0, RunFailure(_obituary(group, rank, str(error), doing))))
         return None
     except (ray_errors.ObjectStoreFullError, ray_errors.OutOfDiskError):
-        troubles.append(_Trouble(0, UserError(_store_full(group, rank, doing))))
+        troubles.append(Trouble(0, UserError(_store_full(group, rank, doing))))
         return None
     except (ray_errors.RayError, OSError) as error:
-        troubles.append(_Trouble(1, RunFailure(f"{doing}: {group.title(rank)}: {last_line(error)}; log: {log}")))
+        troubles.append(Trouble(1, RunFailure(f"{doing}: {group.title(rank)}: {last_line(error)}; log: {log}")))
         return None
     if isinstance(value, Failure):
         kind = UserError if value.is_user_error else RunFailure
         words = value.line if value.is_user_error else f"{doing}: {group.title(rank)}: {value.line}; log: {log}"
-        troubles.append(_Trouble(1 if value.is_user_error else 2, kind(words)))
+        troubles.append(Trouble(1 if value.is_user_error else 2, kind(words)))
     return value
 
 
@@ -138,14 +140,16 @@ def _store_full(group: Ranks, rank: int, doing: str) -> str:
     )
 
 
-def _late(waiting: Waiting, owners: dict[Any, tuple[Call, int]], results: dict[Any, Any], deadline_s: float) -> str:
-    missing = [call.group.logs[rank] for ref, (call, rank) in owners.items() if ref not in results]
-    return f"{waiting.doing}: no answer within {deadline_s:g} s from {', '.join(waiting.left)}; {_logs(missing)}"
+def late(waiting: Waiting, missing: Iterable[tuple[Call, int]], deadline_s: float) -> str:
+    """That WAITING has lasted DEADLINE_S seconds, for whom, and where the logs of MISSING are."""
+    logs = [call.group.logs[rank] for call, rank in missing]
+    return f"{waiting.doing}: no answer within {deadline_s:g} s from {', '.join(waiting.left)}; {_logs(logs)}"
 
 
 def _logs(paths: Sequence[Path]) -> str:
     return f"log{'s' if len(paths) > 1 else ''}: {', '.join(map(str, paths[:MAX_LOGS]))}"
 
 
-def _names(owners: dict[Any, tuple[Call, int]]) -> list[str]:
+def names_of(owners: Mapping[Any, tuple[Call, int]]) -> list[str]:
+    """Of the calls in OWNERS, each with its rank."""
     return [f"{call.group.kind}.{call.method} of rank {rank}" for call, rank in owners.values()]

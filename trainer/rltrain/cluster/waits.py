@@ -103,11 +103,11 @@ class Waits:
     @contextmanager
     def waiting(self, doing: str, left: list[str]) -> Generator[Waiting]:
         """Show this wait to the watchdog for the time of the block."""
-        self.current = Waiting(doing, left)
+        around, self.current = self.current, Waiting(doing, left)
         try:
             yield self.current
         finally:
-            self.current = None
+            self.current = around
 
 
 Say = Callable[[str], None]

@@ -100,8 +100,8 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
     yield from _filter_metric(config)
     correction = algorithm.rollout_correction
     needs = [name for name in ("rollout_is", "bypass_mode") if getattr(correction, name)]
-    if needs and not config.actor_rollout_ref.rollout.calculate_log_probs:
-        yield f"algorithm.rollout_correction.{needs[0]}: needs {ROLLOUT}.calculate_log_probs=true"
+    if needs and config.actor_rollout_ref.rollout.calculate_log_probs is False:
+        yield f"algorithm.rollout_correction.{needs[0]}: needs {ROLLOUT}.calculate_log_probs=true (or null)"
     if len(needs) == 2:
         yield (
             "algorithm.rollout_correction.rollout_is: with bypass_mode the engine's log-probabilities are the old "

@@ -44,7 +44,7 @@ class Algorithm:
             )
             if "rollout_log_probs" in batch.names:
                 weights, found = rollout_is_weights(
-                    batch["old_log_probs"], batch["rollout_log_probs"], mask, config.rollout_correction
+                    batch["old_log_probs"], batch["rollout_log_probs"], batch.engine_mask, config.rollout_correction
                 )
                 if weights is not None:
                     fields["rollout_is_weights"] = weights

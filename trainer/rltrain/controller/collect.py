@@ -24,7 +24,7 @@ from rltrain.rewards.combine import statistics
 
 
 class Collector:
-    """Turns prompts into scored samples under the current policy."""
+    """Turns prompts into scored samples under the current policy: answers are scored while others are generated."""
 
     def __init__(
         self, config: RunConfig, rollout: Rollout, reward_manager: RewardManager, more_prompts: Callable[[], list[Row]]
@@ -49,12 +49,15 @@ class Collector:
         n = self._config.actor_rollout_ref.rollout.n
         prompts = to_prompt_batch(rows).samples
         samples = [replace(prompt, sample=number) for prompt in prompts for number in range(n)]
-        with self._rollout.phase() as rollout:
-            batch = rollout.generate(samples, train_sampling(self._config), step)
-            baselines = None
-            if has_need(self._config.algorithm.adv_estimator, "greedy"):
-                baselines = rollout.generate(prompts, greedy_sampling(self._config), step)
-        batch, metrics = self._reward_manager.score(batch)
+        baselines = None
+        with self._reward_manager.scoring(len(samples)) as scoring:
+            with self._rollout.phase() as rollout:
+                batch = rollout.generate(samples, train_sampling(self._config), step, scoring.add)
+                if has_need(self._config.algorithm.adv_estimator, "greedy"):
+                    baselines = rollout.generate(
+                        prompts, greedy_sampling(self._config), step, lambda _: scoring.add({}), learnt=False
+                    )
+            batch, metrics = scoring.finish(batch)
         if baselines is not None:
             greedy, _ = self._reward_manager.score(baselines)
             scores = greedy["token_level_scores"].sum(-1)

@@ -1,20 +1,25 @@
-"""The rollout engines as one: deal requests, take weights, and survive the death of one of them once."""
+"""The rollout engines as one: answer requests, take weights, and survive the death of one of them once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from rltrain.cluster.calls import Call, gather
 from rltrain.cluster.groups import WorkerGroup
 from rltrain.cluster.runtime import Runtime
 from rltrain.config.schema import RunConfig
+from rltrain.controller.generation import Finished, Generation
 from rltrain.controller.train_group import TrainGroup
 from rltrain.core.errors import RunFailure
 from rltrain.workers.rollout.protocol import Completion, Request, Sampling, WakeTag
 from rltrain.workers.sync.controller import WeightSync
 
 NO_WEIGHTS = -1
+POLL_S = 0.25
+"""How long to wait for an answer before looking at what else there is to do."""
+OnFinished = Callable[[Sequence[Finished]], None]
+"""Told again and again, at least every `POLL_S`, which requests of a call have finished, by their place in it."""
 T = TypeVar("T")
 
 
@@ -30,8 +35,11 @@ class EngineGroup:
         shares = config.trainer.device == "cuda" and config.actor_rollout_ref.hybrid_engine
         self._sleeps = shares and self._settings.free_cache_engine
         self._sync = WeightSync(train_group.workers, workers, self._settings.start_timeout_s)
+        self._generation = Generation(runtime, workers, self._settings)
         self._connected = False
         self._restarted = False
+        self._lost: list[int] = []
+        """Engines that died while others answered their requests: they are started again after that."""
         self.policy_version = NO_WEIGHTS
         """Of the weights that the engines hold: `TrainGroup.policy_version` at the last sync."""
 
@@ -43,18 +51,60 @@ class EngineGroup:
         """Bring the actor's weights into the engines, unless they hold them already. Weights are awake."""
         self._surviving(self._take_weights)
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """Answers in the order of REQUESTS. Each engine gets neighbours: samples of a prompt share its cached prefix.
+    def submit(self, requests: Sequence[Request], sampling: Sampling) -> range:
+        """Take REQUESTS in; returns at once, with the numbers under which `collect` gives their answers.
+
+        Engines hold weights (`take_weights`). Each gets neighbours: samples of a prompt share its cached prefix.
+        """
+        return self._generation.submit(requests, sampling)
+
+    def collect(self, wait_s: float) -> list[Finished]:
+        """Requests that have finished, in the order in which they did, after WAIT_S seconds at most.
+
+        What a dead engine had in flight goes to the others, or to itself once it is started again.
 
         Raises:
-            RunFailure: an engine died a second time, failed, or did not answer in time.
+            RunFailure: an engine died a second time, failed, or none finished a request in time.
         """
+        try:
+            return self._generation.collect(wait_s)
+        except RunFailure as failure:
+            self._go_on_without(failure)
+            return []
 
-        def answers() -> list[Completion]:
-            self._take_weights()  # an engine that was restarted has none
-            return self._generate(requests, sampling)
+    def abort(self, numbers: Collection[int]) -> None:
+        """Forget requests; nothing comes of them."""
+        self._generation.abort(numbers)
 
-        return self._surviving(answers)
+    def pause(self) -> None:
+        """Let engines compute nothing until `resume`; what is under way stays there."""
+        self._call("pause", doing="pausing the engines")
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._call("resume", doing="resuming the engines")
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, on_finished: OnFinished | None = None
+    ) -> list[Completion]:
+        """Answers in the order of REQUESTS, whatever the order in which they finish.
+
+        Raises:
+            RunFailure: as of `collect`. What was under way is forgotten.
+        """
+        self.take_weights()  # an engine that was restarted has none
+        found: dict[int, Completion] = {}
+        with self._generation.waited_for():
+            numbers = self.submit(requests, sampling)
+            while len(found) < len(numbers):
+                finished = [(number - numbers.start, answer) for number, answer in self.collect(POLL_S)]
+                found |= dict(finished)
+                if on_finished is not None:
+                    on_finished(finished)
+        if self._lost:
+            self._runtime.say(f"restarting {self._names(self._lost)}")
+            self._revive(self._lost)
+        return [found[number] for number in range(len(numbers))]
 
     def checksums(self, names: Sequence[str]) -> list[dict[str, str]]:
         """Of the weights NAMES, as each engine reads them back. Weights are awake.
@@ -95,18 +145,40 @@ class EngineGroup:
         try:
             return act()
         except RunFailure as failure:
-            dead = self._dead()
-            if not dead:
-                raise
-            names = ", ".join(self.workers.name(rank) for rank in dead)
-            if self._restarted:
-                raise RunFailure(
-                    f"{failure}; an engine had been restarted before: once in a run is the limit"
-                ) from None
-            self._restarted = True
-            self._runtime.say(f"{failure}; restarting {names}")
+            dead = self._found_dead(failure)
+            self._runtime.say(f"{failure}; restarting {self._names(dead)}")
             self._revive(dead)
             return act()
+
+    def _go_on_without(self, failure: RunFailure) -> None:
+        """After FAILURE in a generation, let others answer what a dead engine had; or itself, where there are none."""
+        dead = self._found_dead(failure)
+        left = [rank for rank in self._generation.engines if rank not in dead]
+        if left:
+            num_lost = self._generation.lost(dead)
+            self._runtime.say(f"{failure}; its {num_lost} requests go to {self._names(left)}")
+            self._lost = dead
+            return
+        self._runtime.say(f"{failure}; restarting {self._names(dead)}")
+        self._revive(dead)
+        self._take_weights()
+
+    def _found_dead(self, failure: RunFailure) -> list[int]:
+        """The engines whose death explains FAILURE, the first in this run.
+
+        Raises:
+            RunFailure: FAILURE, where no engine is dead, or one had been before.
+        """
+        dead = self._dead()
+        if not dead:
+            raise failure
+        if self._restarted:
+            raise RunFailure(f"{failure}; an engine had been restarted before: once in a run is the limit") from None
+        self._restarted = True
+        return dead
+
+    def _names(self, ranks: Sequence[int]) -> str:
+        return ", ".join(self.workers.name(rank) for rank in ranks)
 
     def _take_weights(self) -> None:
         if not self._connected:
@@ -115,15 +187,6 @@ class EngineGroup:
         if self.policy_version != self._train_group.policy_version:
             self._sync.sync(self._train_group.policy_version)
             self.policy_version = self._train_group.policy_version
-
-    def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        size = -(-len(requests) // len(self.workers.slots))
-        shards = [requests[start : start + size] for start in range(0, len(requests), size)]
-        call = self.workers.begin("generate", [(list(shard), sampling) for shard in shards], ranks=range(len(shards)))
-        parts: list[list[Completion]] = gather(
-            self._runtime, [call], self._settings.generate_timeout_s, "generating responses"
-        )[0]
-        return [answer for part in parts for answer in part]
 
     def _dead(self) -> list[int]:
         return [
@@ -135,6 +198,7 @@ class EngineGroup:
     def _revive(self, ranks: Sequence[int]) -> None:
         """Start engines again on devices that training has left: an engine takes its share of all memory."""
         deadline_s = self._settings.start_timeout_s
+        self._generation.lost(ranks)
         parked = self._train_group.park()
         if parked is not None:
             self._runtime.say(f"the training ranks' models are on the host ({parked / 2**20:.1f} MiB) meanwhile")
@@ -145,7 +209,8 @@ class EngineGroup:
         self._train_group.unpark()
         if parked is not None:
             self._runtime.say("the training ranks' models are back")
-        self._connected, self.policy_version = False, NO_WEIGHTS
+        self._connected, self.policy_version, self._lost = False, NO_WEIGHTS, []
+        self._generation.back(ranks)
 
     def _call(self, method: str, *args: Any, doing: str) -> list[Any]:
         return self.workers.all(method, *args, deadline_s=self._settings.start_timeout_s, doing=doing)

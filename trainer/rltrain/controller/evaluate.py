@@ -56,7 +56,7 @@ class Evaluator:
         with self._rollout.phase() as rollout:
             for start in range(0, len(prompts), size):
                 part = prompts[start : start + size]
-                batch: Batch = rollout.generate(part, val_sampling(self._config), VALIDATION_STEP)
+                batch: Batch = rollout.generate(part, val_sampling(self._config), VALIDATION_STEP, learnt=False)
                 answered.extend(batch.samples)
         return answered
 

@@ -18,6 +18,7 @@ from rltrain.controller.algorithm import group_ids
 from rltrain.controller.witness import Witness
 from rltrain.core.batch import Batch
 from rltrain.core.tensors import floats, ints
+from rltrain.core.trajectory import FloatArray, id_tuple
 from rltrain.workers.fsdp.capture import Captured, finite
 from rltrain.workers.fsdp.parts import joined
 
@@ -147,14 +148,18 @@ def rows(batch: Batch, witness: Witness) -> list[CapsuleRow]:
             reward_parts=dict(sample.reward_parts),
             score=scores[number],
             seed=request.seed if request else None,
-            response_ids=answer.token_ids if answer else None,
-            log_probs=tuple(map(finite, answer.log_probs)) if answer and answer.log_probs else None,
+            response_ids=id_tuple(answer.token_ids) if answer else None,
+            log_probs=_finite(answer.log_probs) if answer else None,
             finish_reason=answer.finish_reason if answer else "",
-            versions=((0, versions[number]),),
+            versions=answer.versions if answer else ((0, versions[number]),),
             baseline_text=witness.baselines.get((sample.uid, 0)) if "reward_baselines" in batch.names else None,
         )
         found.append(row)
     return found
+
+
+def _finite(log_probs: FloatArray | None) -> tuple[float | None, ...] | None:
+    return None if log_probs is None else tuple(map(finite, log_probs.tolist()))
 
 
 def model_config(model: ModelConfig, name: str = "config.json") -> dict[str, Any]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from zlib import crc32
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rltrain.core.batch import Batch
 from rltrain.core.metrics import Metrics
-from rltrain.workers.rollout.protocol import Completion
+from rltrain.core.trajectory import IntArray
 
 
-def of_engine(completions: Sequence[Completion]) -> dict[str, Tensor]:
-    """Fields of the batch, int64 `[B]`; none where an engine does not say what it read."""
-    if not all(completion.prompt_ids for completion in completions):
+def of_engine(prompts: Sequence[IntArray]) -> dict[str, Tensor]:
+    """Fields of the batch, int64 `[B]`, of PROMPTS as the engine read them; none where it does not say so of all."""
+    if not all(len(prompt) for prompt in prompts):
         return {}
-    prompts = [torch.tensor(completion.prompt_ids, dtype=torch.int64) for completion in completions]
     return {
         "rollout_prompt_lengths": torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64),
         "rollout_prompt_digests": torch.tensor([_digest(prompt) for prompt in prompts], dtype=torch.int64),
@@ -34,7 +36,7 @@ def compared(batch: Batch) -> Metrics:
         return {}
     num_response = batch["response_mask"].shape[1]
     ids, real = batch["input_ids"][:, :-num_response], batch["attention_mask"][:, :-num_response].bool()
-    digests = torch.tensor([_digest(row[mask]) for row, mask in zip(ids, real, strict=True)], dtype=torch.int64)
+    digests = torch.tensor([_digest(row[mask].numpy()) for row, mask in zip(ids, real, strict=True)], dtype=torch.int64)
     longer = real.sum(dim=-1) - batch["rollout_prompt_lengths"]
     return {
         "training/rollout_prompt_mismatch": float((digests != batch["rollout_prompt_digests"]).double().mean()),
@@ -42,5 +44,5 @@ def compared(batch: Batch) -> Metrics:
     }
 
 
-def _digest(ids: Tensor) -> int:
-    return crc32(ids.contiguous().numpy().tobytes())
+def _digest(ids: NDArray[Any]) -> int:
+    return crc32(ids.astype(np.int64).tobytes())

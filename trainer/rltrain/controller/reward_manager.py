@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from rltrain.algos.rewards import overlong_penalty
@@ -13,7 +14,7 @@ from rltrain.core.clock import Clock
 from rltrain.core.metrics import Metrics
 from rltrain.core.tensors import floats
 from rltrain.rewards.combine import combine
-from rltrain.rewards.pool import RewardPool
+from rltrain.rewards.pool import RewardPool, Scoring
 from rltrain.rewards.request import RewardRequest, RewardResult
 from rltrain.rewards.spec import FAILED
 
@@ -39,29 +40,45 @@ class RewardManager:
         Raises:
             UserError: a reward raised, hung or gave no number; the message names the sample.
         """
-        self._num_truncated, tried = 0, self._pool.num_retries
-        with self._clock.stage("reward"):
-            results = self._with_length(batch, self.results(batch.samples))
-            scores, metrics = combine(results, batch.samples, batch["response_mask"])
-            if self._model_scores is not None:
-                metrics["reward/model_truncated"] = float(self._num_truncated)
-            if retries := self._pool.num_retries - tried:
-                metrics["reward/retries"] = float(retries)
-            if self._config.reward_model.default_score is not None:
-                metrics["reward/failed"] = float(sum(FAILED in result.parts for result in results))
-            samples = [replace(s, reward_parts=r.parts) for s, r in zip(batch.samples, results, strict=True)]
-            return batch.with_fields({"token_level_scores": scores}).with_samples(samples), metrics
+        with self.scoring(len(batch)) as scoring:
+            return scoring.finish(batch)
+
+    @contextmanager
+    def scoring(self, count: int) -> Generator[BatchScoring]:
+        """In the block, COUNT samples are scored as they are answered; one such block at a time."""
+        with self._pool.scoring(count) as scoring:
+            yield BatchScoring(self, scoring, self._clock)
+
+    def placed(self, batch: Batch, results: list[RewardResult], retries: int) -> tuple[Batch, Metrics]:
+        """BATCH with the scores of RESULTS, after RETRIES of rewards."""
+        results = self._with_length(batch, results)
+        scores, metrics = combine(results, batch.samples, batch["response_mask"])
+        if self._model_scores is not None:
+            metrics["reward/model_truncated"] = float(self._num_truncated)
+        if retries:
+            metrics["reward/retries"] = float(retries)
+        if self._config.reward_model.default_score is not None:
+            metrics["reward/failed"] = float(sum(FAILED in result.parts for result in results))
+        samples = [replace(s, reward_parts=r.parts) for s, r in zip(batch.samples, results, strict=True)]
+        return batch.with_fields({"token_level_scores": scores}).with_samples(samples), metrics
 
     def results(self, samples: Sequence[Sample]) -> list[RewardResult]:
         """The reward of each of SAMPLES by its response text: what validation counts, without length penalties."""
         requests = [request(sample) for sample in samples]
+        self.tell(requests)
+        return self.with_model(self._pool.score(requests), samples)
+
+    def tell(self, requests: Sequence[RewardRequest]) -> None:
+        """Let the witness of the step know what is scored, in the order of the batch."""
         if self.witness is not None:
             self.witness.scored(requests)
-        results = self._pool.score(requests)
+
+    def with_model(self, results: list[RewardResult], samples: Sequence[Sample]) -> list[RewardResult]:
+        """RESULTS with what the reward model gives SAMPLES, where there is one."""
+        self._num_truncated = 0
         if self._model_scores is None:
             return results
-        scores, truncated = self._model_scores(samples)
-        self._num_truncated += truncated
+        scores, self._num_truncated = self._model_scores(samples)
         return _added(results, "model", self._config.reward_model.weight, scores)
 
     def rewards(self, samples: Sequence[Sample]) -> list[float]:
@@ -82,6 +99,32 @@ class RewardManager:
         lengths, limit = batch["response_mask"].sum(-1), self._config.data.max_response_length
         penalties = overlong_penalty(lengths, limit, buffer.len, buffer.penalty_factor)
         return _added(results, "overlong", 1.0, floats(penalties))
+
+
+class BatchScoring:
+    """The scores of one batch whose answers come bit by bit."""
+
+    def __init__(self, manager: RewardManager, scoring: Scoring, clock: Clock) -> None:
+        self._manager, self._scoring, self._clock = manager, scoring, clock
+        self._requests: dict[int, RewardRequest] = {}
+
+    def add(self, samples: Mapping[int, Sample]) -> None:
+        """SAMPLES by their places in the batch, with their answers; they are scored while others are generated.
+
+        Raises:
+            UserError: nothing scores one of them.
+        """
+        requests = {row: request(sample) for row, sample in samples.items()}
+        self._requests |= requests
+        self._scoring.add(requests)
+
+    def finish(self, batch: Batch) -> tuple[Batch, Metrics]:
+        """As `RewardManager.score`: what was not added is scored now, and what is not scored is waited for."""
+        with self._clock.stage("reward"):
+            self.add({row: sample for row, sample in enumerate(batch.samples) if row not in self._requests})
+            self._manager.tell([self._requests[row] for row in range(len(batch))])
+            results = self._manager.with_model(self._scoring.finish(), batch.samples)
+            return self._manager.placed(batch, results, self._scoring.retries)
 
 
 def _added(results: Sequence[RewardResult], part: str, weight: float, values: Sequence[float]) -> list[RewardResult]:

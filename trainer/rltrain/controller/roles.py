@@ -25,7 +25,7 @@ from rltrain.workers.fsdp.micro import MicroSize, row_lengths
 from rltrain.workers.fsdp.rank import derive_seed
 from rltrain.workers.fsdp.split import actor_minis, critic_minis, shards
 
-FORWARD_FIELDS = ("input_ids", "attention_mask", "position_ids", "responses", "response_mask")
+FORWARD_FIELDS = ("input_ids", "attention_mask", "response_mask")
 """What a pass without update reads."""
 
 

@@ -8,21 +8,26 @@ while (`rltrain.workers.fsdp.sharded_model`): a sync brings the actor's shards t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
 from rltrain.config.schema import RunConfig
-from rltrain.controller.assemble import assemble
+from rltrain.controller.asked import asked_rows
+from rltrain.controller.assemble import assemble, decoded, pad_of
 from rltrain.controller.engine_group import EngineGroup
+from rltrain.controller.generation import Finished
 from rltrain.controller.train_group import TrainGroup
 from rltrain.controller.witness import Witness
 from rltrain.core.batch import Batch, Sample
 from rltrain.core.clock import Clock
 from rltrain.workers.rollout.protocol import Request, Sampling
 from rltrain.workers.rollout.sampling import request_seed
+
+OnAnswered = Callable[[Mapping[int, Sample]], None]
+"""Told again and again which samples have their answers, by their rows."""
 
 
 class Rollout:
@@ -67,19 +72,52 @@ class Rollout:
         with self._clock.stage("reshard"):
             self._engine_group.sleep()
 
-    def generate(self, samples: Sequence[Sample], sampling: Sampling, step: int) -> Batch:
+    def generate(
+        self,
+        samples: Sequence[Sample],
+        sampling: Sampling,
+        step: int,
+        on_answered: OnAnswered | None = None,
+        learnt: bool = True,
+    ) -> Batch:
         """One answer to each of SAMPLES; STEP goes into the seed of each request.
+
+        The batch does not depend on the order in which answers finish. ON_ANSWERED hears of them as they do. Of those
+        that are not LEARNT from, the engine is asked for tokens alone.
 
         Raises:
             RunFailure: an engine failed, or did not answer in time.
         """
-        seed = self._config.trainer.seed
-        requests = [Request(tuple(s.prompt_ids), request_seed(seed, step, s.uid, s.sample)) for s in samples]
+        config, texts = self._config, dict[int, str]()
+        asked = asked_rows(config, len(samples), step, samples[0].uid) if learnt else frozenset[int]()
+        # Of a step that is kept, all of them go into its capsule; the batch is the same as if it were not kept.
+        every = self.witness is not None and bool(asked)
+        requests = [
+            Request(
+                tuple(one.prompt_ids),
+                request_seed(config.trainer.seed, step, one.uid, one.sample),
+                every or row in asked,
+            )
+            for row, one in enumerate(samples)
+        ]
+
+        def hear(finished: Sequence[Finished]) -> None:
+            found = decoded(self._tokenizer, [answer.token_ids for _, answer in finished]) if finished else []
+            new = {row: text for (row, _), text in zip(finished, found, strict=True)}
+            texts.update(new)
+            if on_answered is not None:
+                on_answered({row: replace(samples[row], response_text=text) for row, text in new.items()})
+
         with self._clock.stage("gen"):
-            completions = self._engine_group.generate(requests, sampling)
+            completions = self._engine_group.generate(requests, sampling, hear)
             if self.witness is not None:
                 self.witness.generated(samples, requests, sampling, completions)
-            return assemble(samples, completions, self._tokenizer, sampling.log_probs)
+            told = [replace(sample, response_text=texts[row]) for row, sample in enumerate(samples)]
+            trajectories = [
+                one.trajectory() if row in asked else replace(one, log_probs=None).trajectory()
+                for row, one in enumerate(completions)
+            ]
+            return assemble(told, trajectories, pad_of(self._tokenizer))
 
 
 def train_sampling(config: RunConfig) -> Sampling:
@@ -94,7 +132,6 @@ def train_sampling(config: RunConfig) -> Sampling:
         stop=rollout.stop,
         stop_token_ids=rollout.stop_token_ids,
         ignore_eos=rollout.ignore_eos,
-        log_probs=rollout.calculate_log_probs,
     )
 
 

@@ -20,7 +20,9 @@ def measure(step: int, batch: Batch, config: RunConfig) -> Metrics:
     # With bypass_mode both are the engine's: a difference of 0 would say nothing.
     bypass = config.algorithm.rollout_correction.bypass_mode
     if not bypass and {"rollout_log_probs", "old_log_probs"} <= batch.names:
-        metrics |= rollout_diff_metrics(batch["old_log_probs"], batch["rollout_log_probs"], mask)
+        read = batch.engine_mask
+        metrics |= rollout_diff_metrics(batch["old_log_probs"], batch["rollout_log_probs"], read)
+        metrics["training/rollout_probs_diff_answers"] = float(read.any(dim=-1).sum())
     # Not `clip_ratio`: an answer may end by itself with the last token that it is given.
     metrics["response/truncated_ratio"] = float(batch["truncated"].double().mean())
     metrics |= compared(batch) | _of_groups(batch) | _staleness(step, batch, config)
@@ -36,8 +38,8 @@ def measure(step: int, batch: Batch, config: RunConfig) -> Metrics:
 
 def _of_groups(batch: Batch) -> Metrics:
     groups, scores, mask = group_ids(batch), batch["token_level_scores"].sum(dim=-1), batch["response_mask"]
-    log_probs = batch["rollout_log_probs"] if "rollout_log_probs" in batch.names else None
-    found = duplicate_metrics(batch["responses"], mask, groups, log_probs)
+    engine = (batch["rollout_log_probs"], batch.engine_mask) if "rollout_log_probs" in batch.names else None
+    found = duplicate_metrics(batch["responses"], mask, groups, engine)
     return reward_metrics(scores, groups) | found | credit_metrics(scores, batch["advantages"], mask, groups)
 
 

@@ -16,7 +16,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Field:
-    """One field: B samples, P prompt tokens (left-padded), R response tokens (right-padded), T = P + R."""
+    """One field: B samples, P prompt tokens (left-padded), R response tokens (right-padded), T = P + R.
+
+    `attention_mask` is true for every token, `response_mask` for those that the policy sampled: the loss counts these.
+    """
 
     shape: str
     dtype: torch.dtype
@@ -24,13 +27,13 @@ class Field:
 
 
 FIELDS: Mapping[str, Field] = {
-    "prompts": Field("B P", torch.int64, "rollout"),
-    "responses": Field("B R", torch.int64, "rollout"),
-    "input_ids": Field("B T", torch.int64, "rollout"),
+    "prompts": Field("B P", torch.int32, "rollout"),
+    "responses": Field("B R", torch.int32, "rollout"),
+    "input_ids": Field("B T", torch.int32, "rollout"),
     "attention_mask": Field("B T", torch.bool, "rollout"),
-    "position_ids": Field("B T", torch.int64, "rollout"),
     "response_mask": Field("B R", torch.bool, "rollout"),
     "rollout_log_probs": Field("B R", torch.float32, "rollout"),
+    "rollout_log_probs_asked": Field("B", torch.bool, "rollout"),
     "truncated": Field("B", torch.bool, "rollout"),
     "policy_version": Field("B", torch.int64, "rollout"),
     "rollout_prompt_lengths": Field("B", torch.int64, "rollout"),
@@ -110,6 +113,12 @@ class Batch:
     def names(self) -> set[str]:
         """The fields that have been written."""
         return {str(name) for name in self.tensors.keys()}  # noqa: SIM118
+
+    @property
+    def engine_mask(self) -> Tensor:
+        """`[B, R]` bool: tokens of the loss whose `rollout_log_probs` were asked for; those of others are 0."""
+        mask = self["response_mask"]
+        return mask & self["rollout_log_probs_asked"][:, None] if "rollout_log_probs_asked" in self.names else mask
 
     def with_fields(self, fields: Mapping[str, Tensor]) -> Batch:
         """This batch with FIELDS added or replaced, each checked against the table.

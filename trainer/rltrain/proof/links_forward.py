@@ -91,6 +91,8 @@ def engine_log_probs(ref: Reference) -> Link:
     case, asked = ref.case, ref.case.head.sampled
     found = case.batch.get("rollout_log_probs")
     recorded = torch.full(case.mask.shape, torch.nan)
+    # Training reads those of some rows; the others are in the capsule's rows alone.
+    drawn = case.batch.get("rollout_log_probs_asked", torch.ones(len(case.rows))).bool()[:, None]
     for at, row in enumerate(case.rows):
         if row.log_probs is not None:
             recorded[at, : len(row.log_probs)] = torch.tensor(
@@ -101,12 +103,13 @@ def engine_log_probs(ref: Reference) -> Link:
             return differs("engine-log-probs", "the config asks for the engine's log-probabilities, there are none", 0)
         return absent("engine-log-probs", "the run keeps no log-probabilities of engines")
     if found is not None and not all(row.log_probs is None for row in case.rows):
-        known = case.mask & ~recorded.isnan()
+        known = case.mask & ~recorded.isnan() & drawn
         numbers = Numbers(found, recorded, torch.full(case.mask.shape, compare.EPS), known)
         if bool(numbers.wrong.any()):
             return compare.judged("engine-log-probs", numbers, "nats", "log-probabilities that training got",
                                   compare.places(case.rows, numbers, {}, known), _row_causes(numbers))  # fmt: skip
-    found = recorded if found is None else found
+    is_there = drawn | ~recorded.isnan()
+    found = recorded if found is None else torch.where(drawn | recorded.isnan(), found, recorded)
     temperature = ref.temperature if asked is None else asked.temperature
     top_k, top_p = (-1, 1.0) if asked is None else (asked.top_k, asked.top_p)
     ends, least = _ends(ref), 0 if asked is None else asked.min_tokens
@@ -126,7 +129,7 @@ def engine_log_probs(ref: Reference) -> Link:
         reading = ref.read("actor.before", "engine", f"engine {temperature}", stat)
     # Which token is the last of the top-k is rounding's too: one that either side leaves out is not compared.
     kept = reading.exact[0].isfinite() & reading.noise[0].isfinite()
-    numbers = reading.numbers(0, found, ref.read_mask & kept)
+    numbers = reading.numbers(0, found, ref.read_mask & is_there & kept)
     plain = ref.temperature if asked is None else temperature
     causes = policy_causes(ref, numbers, "actor.before", "engine", plain)
     if bool(numbers.wrong.any()) and (top_k > 0 or top_p < 1):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import selectors
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,41 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
+
+
+class Scoring:
+    """One batch whose requests come bit by bit."""
+
+    def __init__(self, check: Callable[[Sequence[RewardRequest]], None], work: Round | None) -> None:
+        """CHECK refuses what nothing scores; WORK of None: nothing is to be done."""
+        self._check, self._work = check, work
+        self._count = 0
+
+    @property
+    def retries(self) -> int:
+        """Calls that were made again."""
+        return 0 if self._work is None else self._work.retries
+
+    def add(self, requests: Mapping[int, RewardRequest]) -> None:
+        """REQUESTS by their places in the batch; the scores that are ready are taken meanwhile.
+
+        Raises:
+            UserError: a sample that nothing scores.
+        """
+        self._check(list(requests.values()))
+        self._count += len(requests)
+        if self._work is not None:
+            if requests:
+                self._work.add(requests)
+            self._work.turn(0)
+
+    def finish(self) -> list[RewardResult]:
+        """All results, in the order of their places.
+
+        Raises:
+            UserError: as `RewardPool.score`.
+        """
+        return [RewardResult(0.0, {}, 0.0)] * self._count if self._work is None else self._work.run()
 
 
 class RewardPool:
@@ -60,23 +96,32 @@ class RewardPool:
                 its process, each time that it was tried, where there is no `reward_model.default_score`. Of several,
                 the first in order. The pool stays usable.
         """
-        self._check_covered(requests)
-        if not self._spec.part_names:
-            return [RewardResult(0.0, {}, 0.0) for _ in requests]
-        if not requests:
-            return []
-        self._start(min(self._num_processes, len(requests)))
-        work = Round(self._spec, self._children, requests, self._renew, self.on_poll)
+        with self.scoring(len(requests)) as scoring:
+            scoring.add(dict(enumerate(requests)))
+            return scoring.finish()
+
+    @contextmanager
+    def scoring(self, count: int) -> Generator[Scoring]:
+        """In the block, score COUNT requests that come bit by bit; one such block at a time.
+
+        Raises:
+            UserError: as `score`.
+        """
+        if not self._spec.part_names or not count:
+            yield Scoring(self._check_covered, None)
+            return
+        self._start(min(self._num_processes, count))
+        work = Round(self._spec, self._children, self._renew, self.on_poll)
         try:
-            results = work.run()
+            yield Scoring(self._check_covered, work)
             self.num_retries += work.retries
             if work.defaults:
                 first = work.defaults[min(work.defaults)]
                 _LOG.warning(
                     "%d samples were given reward_model.default_score, the first: %s", len(work.defaults), first
                 )
-            return results
         finally:
+            work.close()
             # After an error some hang or are dead, and some still work on what nobody waits for any more.
             self._drop([*work.busy, *work.broken])
 
@@ -94,8 +139,9 @@ class RewardPool:
 
     def _drop(self, children: Sequence[Child]) -> None:
         for child in children:
-            self._children.remove(child)
-            child.kill()
+            if child in self._children:  # one that died may have been dropped when another was started
+                self._children.remove(child)
+                child.kill()
 
     def _renew(self, child: Child) -> Child:
         """A child that is ready, in place of CHILD."""

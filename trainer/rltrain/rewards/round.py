@@ -1,13 +1,17 @@
-"""One batch on its way through a pool: lists go to idle children, results come back, failures are tried again."""
+"""One batch on its way through a pool: lists go to idle children, results come back, failures are tried again.
+
+Requests may come in while others are scored already: answers are scored as they are generated.
+"""
 
 from __future__ import annotations
 
 import bisect
 import math
 import selectors
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rltrain.core.errors import UserError
 from rltrain.rewards.process import Child
@@ -21,7 +25,7 @@ LISTS_PER_PROCESS = 4
 
 
 class Round:
-    """Scores REQUESTS with CHILDREN, which must be idle.
+    """Scores requests with CHILDREN, which must be idle.
 
     RENEW gives a child in place of one that hangs or is dead; ON_POLL is told again and again how many are done.
     """
@@ -30,16 +34,15 @@ class Round:
         self,
         spec: ScorerSpec,
         children: Sequence[Child],
-        requests: Sequence[RewardRequest],
         renew: Callable[[Child], Child],
         on_poll: Callable[[int], None],
     ) -> None:
         self._spec = spec
-        self._requests = requests
+        self._num_lists = LISTS_PER_PROCESS * len(children)
+        self._requests: dict[int, RewardRequest] = {}
         self._renew = renew
         self._on_poll = on_poll
-        size = math.ceil(len(requests) / (LISTS_PER_PROCESS * len(children)))
-        self._waiting = [list(range(at, min(at + size, len(requests)))) for at in range(0, len(requests), size)]
+        self._waiting: list[list[int]] = []
         """Lists of samples, in order of their first."""
         self._idle = list(children)
         self.busy: dict[Child, list[int]] = {}
@@ -51,11 +54,40 @@ class Round:
         self._tries: Counter[int] = Counter()
         self.defaults: dict[int, str] = {}
         """Samples that were given `reward_model.default_score`, and why."""
+        self._selector = selectors.DefaultSelector()
 
     @property
     def retries(self) -> int:
         """Calls that were made again, all samples together."""
         return sum(min(tries, self._spec.max_retries) for tries in self._tries.values())
+
+    def add(self, requests: Mapping[int, RewardRequest]) -> None:
+        """Score REQUESTS, too: by their places in the batch, in any order."""
+        numbers = sorted(requests)
+        size = max(math.ceil(len(numbers) / self._num_lists), 1)
+        self._requests |= requests
+        for at in range(0, len(numbers), size):
+            bisect.insort(self._waiting, numbers[at : at + size])
+
+    def turn(self, wait_s: float) -> bool:
+        """Give lists to idle children, and take what came within WAIT_S seconds; whether something is under way."""
+        for child in self._hand_out():
+            self._selector.register(child, selectors.EVENT_READ)
+        wanted = self._wanted()
+        if not wanted:
+            return False
+        self._on_poll(len(self._results))
+        ready = {key.fileobj for key, _ in self._selector.select(wait_s)}
+        for child in wanted:
+            if child in ready or child.ended() is not None:
+                self._collect(child)
+            else:
+                self._check_time(child)
+            if child not in self.busy:
+                self._selector.unregister(child)
+        while self.broken and self._is_left():
+            self._idle.append(self._renew(self.broken.pop()))
+        return True
 
     def run(self) -> list[RewardResult]:
         """All results in order.
@@ -63,31 +95,19 @@ class Round:
         Raises:
             UserError: the first sample, in order, that has none.
         """
-        with selectors.DefaultSelector() as selector:
-            while True:
-                for child in self._hand_out():
-                    selector.register(child, selectors.EVENT_READ)
-                wanted = self._wanted()
-                if not wanted:
-                    break
-                self._on_poll(len(self._results))
-                ready = {key.fileobj for key, _ in selector.select(POLL_S)}
-                for child in wanted:
-                    if child in ready or child.ended() is not None:
-                        self._collect(child)
-                    else:
-                        self._check_time(child)
-                    if child not in self.busy:
-                        selector.unregister(child)
-                while self.broken and self._is_left():
-                    self._idle.append(self._renew(self.broken.pop()))
+        while self.turn(POLL_S):
+            pass
         if self._failures:
             raise UserError(self._failures[min(self._failures)])
-        return [self._results[index] for index in range(len(self._requests))]
+        return [self._results[index] for index in sorted(self._requests)]
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._selector.close()
 
     def _last(self) -> int:
         """Samples from here on matter no longer: one before them has failed for good."""
-        return min(self._failures, default=len(self._requests))
+        return min(self._failures, default=sys.maxsize)
 
     def _is_left(self) -> bool:
         return bool(self._waiting) and self._waiting[0][0] < self._last()
@@ -104,7 +124,7 @@ class Round:
 
     def _wanted(self) -> list[Child]:
         """Children to wait for: after a failure those that may know of an earlier one."""
-        last = len(self._requests) if self._is_left() else self._last()
+        last = sys.maxsize if self._is_left() else self._last()
         return [child for child, samples in self.busy.items() if samples[0] < last]
 
     def _collect(self, child: Child) -> None:

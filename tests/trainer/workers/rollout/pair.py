@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from rltrain.cluster.host import SHM_PREFIX
 from rltrain.config.resolve import Machine, resolve
 from rltrain.config.schema import RunConfig
-from rltrain.controller.assemble import assemble
+from rltrain.controller.assemble import answered
 from rltrain.core.batch import Sample
 from rltrain.workers.fsdp.rank import RankInfo
 from rltrain.workers.fsdp.split import shards
@@ -77,7 +77,7 @@ class Pair:
         completions = self.engine.call("generate", requests, sampling)
         tokenizer = AutoTokenizer.from_pretrained(self.config.actor_rollout_ref.model.path)
         samples = [Sample(str(row), row, prompt_ids=one.prompt_ids) for row, one in enumerate(requests)]
-        batch = assemble(samples, completions, tokenizer).bare()
+        batch = answered(samples, completions, tokenizer).bare()
         dealt = shards(batch, self.config, len(self.ranks.members))
         answers = self.ranks.each("log_probs", [fields for _, fields in dealt])
         actor = torch.zeros(batch["rollout_log_probs"].shape)

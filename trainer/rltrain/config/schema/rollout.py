@@ -71,9 +71,10 @@ class RolloutConfig(Section):
     enable_prefix_caching: bool = True
     log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
     """Micro batch for the actor's old log-probabilities; null: `actor.ppo_micro_batch_size_per_gpu`."""
-    calculate_log_probs: bool = True
-    """Have the engine compute its own log-probabilities of the sampled tokens. False: no
-    `training/rollout_probs_diff_*`, no rollout correction."""
+    calculate_log_probs: bool | None = None
+    """Have the engine compute its own log-probabilities of the sampled tokens. True: of every answer. False: of none;
+    there are no `training/rollout_probs_diff_*` and no rollout correction. Null: of every answer where the algorithm
+    reads them (`rollout_is`, `bypass_mode`), else of one in 16, at least 32, for the metrics."""
     engine_kwargs: dict[str, dict[str, Any]] = {}
     """Passed through to the engine: `engine_kwargs.vllm.*`."""
     checkpoint_engine: CheckpointEngineConfig = CheckpointEngineConfig()

@@ -236,6 +236,7 @@ class Capsules(Callback):
         witness, missing = self._witness or Witness(), list[str]()
         watched = self._witness is not None
         fields = dict(batch.only(batch.names - {"prompts"}).bare())
+        fields["responses"] = fields["responses"].clone(memory_format=torch.contiguous_format)
         rows = kept.rows_that_fit(batch, fields, self._prepared.config, watched)
         names = self._checked_names() if watched else []
         ranks, weights, actor = self._ended(names, rows)

@@ -15,6 +15,7 @@ from rlcheck.facts.base import Fact, absent, known
 from rlcheck.facts.drift import PromptsUse, WeightsUse
 from rltrain.core.errors import UserError
 from rltrain.core.tensors import ints
+from rltrain.core.trajectory import id_tuple
 from rltrain.measure.drift.sides import Answers, Sides
 from rltrain.workers.sync.checksum import combined
 
@@ -76,7 +77,7 @@ def trained_responses(answers: Answers) -> list[tuple[int, ...]]:
 
 def prompts(answers: Answers, tokenizer: PreTrainedTokenizerBase) -> Fact[PromptsUse]:
     """How the prompts agree; absent where the engine does not say what it read."""
-    engine = [completion.prompt_ids for completion in answers.completions]
+    engine = [id_tuple(completion.prompt_ids) for completion in answers.completions]
     if not all(engine):
         return absent("the engine does not say which prompt tokens it read")
     pairs = list(zip(engine, trained_prompts(answers), strict=True))

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rltrain.cluster.runtime import Runtime, connect
 from rltrain.config.schema import RunConfig
-from rltrain.controller.assemble import assemble
+from rltrain.controller.assemble import answered
 from rltrain.controller.crew import Crew, start_crew
-from rltrain.controller.engine_group import EngineGroup
+from rltrain.controller.engine_group import EngineGroup, OnFinished
 from rltrain.controller.prepare import Inputs, tokenizer_of
 from rltrain.controller.roles import FORWARD_FIELDS, Actor
 from rltrain.controller.rollout import Rollout
@@ -61,9 +61,11 @@ class Listener:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine_group, name)
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, on_finished: OnFinished | None = None
+    ) -> list[Completion]:
         """See `EngineGroup.generate`."""
-        found = self._engine_group.generate(requests, sampling)
+        found = self._engine_group.generate(requests, sampling, on_finished)
         self.completions += found
         return found
 
@@ -136,7 +138,7 @@ def opened(config: RunConfig, directory: Path, report: Report) -> Generator[Side
 def renewed(answers: Answers, prompts: Sequence[tuple[int, ...]], tokenizer: PreTrainedTokenizerBase) -> Answers:
     """The same answers, token for token as the engine gave them, to other PROMPTS."""
     pairs = zip(answers.batch.samples, prompts, strict=True)
-    batch = assemble([replace(sample, prompt_ids=ids) for sample, ids in pairs], answers.completions, tokenizer)
+    batch = answered([replace(sample, prompt_ids=ids) for sample, ids in pairs], answers.completions, tokenizer)
     return replace(answers, batch=batch)
 
 

@@ -13,6 +13,7 @@ from rlcheck.facts.drift import Gap
 from rltrain.config.schema import RunConfig
 from rltrain.core.batch import Sample
 from rltrain.core.errors import UserError
+from rltrain.core.trajectory import id_tuple
 from rltrain.data.template import PromptEncoder, load_tokenizer
 from rltrain.measure.drift.agreement import trained_prompts, trained_responses
 from rltrain.measure.drift.attempts import Attempts
@@ -28,12 +29,12 @@ Render = Callable[[Sample, tuple[int, ...]], tuple[int, ...]]
 def engine_tokens(trials: Attempts, sides: Sides, found: Measured) -> None:
     """Let the training side read the engine's tokens, where they are others than its own."""
     answers, trained = found.answers, trained_prompts(found.answers)
-    engine = [one.prompt_ids or ids for one, ids in zip(answers.completions, trained, strict=True)]
+    engine = [id_tuple(one.prompt_ids) or ids for one, ids in zip(answers.completions, trained, strict=True)]
     if engine != trained:
         title = "the training side reads the prompt tokens that the engine read"
         change = Change("engine_prompts", title, family="wrong", side="training")
         trials.attempt(change, lambda: _read(sides, found, engine))
-    elif trained_responses(answers) != [one.token_ids for one in answers.completions]:
+    elif trained_responses(answers) != [id_tuple(one.token_ids) for one in answers.completions]:
         title = "the training side reads the response tokens that the engine sampled"
         change = Change("engine_responses", title, family="wrong", side="training")
         trials.attempt(change, lambda: _read(sides, found, engine))

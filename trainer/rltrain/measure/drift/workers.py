@@ -14,6 +14,7 @@ from rltrain.workers.fsdp import weights
 from rltrain.workers.fsdp.build import reshard
 from rltrain.workers.fsdp.micro import MicroSize, Shard
 from rltrain.workers.fsdp.worker import TrainWorker
+from rltrain.workers.rollout.protocol import Diagnoses
 from rltrain.workers.rollout.worker import EngineWorker
 
 
@@ -52,4 +53,4 @@ class DriftEngineWorker(EngineWorker):
             return []
         if not self.has_weights:
             raise RunFailure(f"engine {self._index} has no weights yet: sync before tracing")
-        return self._engine.trace(prompt_ids, num_tokens, file)
+        return self._able(Diagnoses).trace(prompt_ids, num_tokens, file)

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcheck.facts.drift import TokenGap
 from rltrain.core.tensors import ints
+from rltrain.core.trajectory import id_tuple
 from rltrain.measure.drift.sides import Answers
 
 SHOWN = 12
@@ -41,7 +42,7 @@ def worst(answers: Answers, train: Tensor, tokenizer: PreTrainedTokenizerBase) -
 
 def _token(answers: Answers, row: int, position: int, rollout: Tensor, train: Tensor, tokenizer: Any) -> TokenGap:
     sample, completion = answers.batch.samples[row], answers.completions[row]
-    whole = [*sample.prompt_ids, *completion.token_ids]
+    whole = [*sample.prompt_ids, *id_tuple(completion.token_ids)]
     place = len(sample.prompt_ids) + position
 
     def text(start: int, stop: int) -> str:

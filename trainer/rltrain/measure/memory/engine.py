@@ -17,7 +17,8 @@ from rltrain.cluster.gpu_memory import GpuMemory
 from rltrain.core import nvml
 from rltrain.measure.memory.as_config import config_of
 from rltrain.measure.memory.child import answer
-from rltrain.workers.rollout.protocol import Request, Sampling
+from rltrain.workers.rollout.protocol import Request, Sampling, Syncs
+from rltrain.workers.rollout.stream import generate
 from rltrain.workers.rollout.worker import make_engine
 
 _SAMPLE_S = 0.02
@@ -48,10 +49,10 @@ def measure(request: EngineRequest) -> dict[str, Any]:
     sampling = Sampling(1.0, 1.0, -1, 0, request.max_tokens, (), (), True)
     watch.take()
     begun = time.perf_counter()
-    engine.generate(prompts, sampling)
+    generate(engine, prompts, sampling, config.actor_rollout_ref.rollout.max_retries)
     stages["generation"] = time.perf_counter() - begun
     found.append(MeasuredPhase(name="rollout", peak_bytes=watch.take()))
-    if engine.sleep():
+    if isinstance(engine, Syncs) and engine.sleep():
         time.sleep(0.2)
         watch.take()
         found.append(MeasuredPhase(name="asleep", peak_bytes=watch.take()))

@@ -56,10 +56,10 @@ def _end_of_sequence(answers: list[Completion], ends: frozenset[int]) -> Case:
     case = partial(Case, name="end of sequence", expected="an answer ends with it, and nowhere else")
     ended = sum(answer.finish_reason == "stop" for answer in answers)
     for answer in answers:
-        passed_over = [token for token in answer.token_ids[:-1] if token in ends]
+        passed_over = [token for token in map(int, answer.token_ids[:-1]) if token in ends]
         if passed_over:
             return case(found=f"token {passed_over[0]} inside an answer that went on", ok=False)
-        at_end = answer.token_ids[-1] in ends
+        at_end = int(answer.token_ids[-1]) in ends
         if at_end != (answer.finish_reason == "stop"):
             found = f"an answer whose last token is {answer.token_ids[-1]}, finish reason {answer.finish_reason}"
             return case(found=found, ok=False)
@@ -79,13 +79,13 @@ def _ignored(answers: list[Completion], limit: int) -> Case:
 
 def _stop_token(generate: Generate, sampling: Sampling, plain: Completion, ends: frozenset[int]) -> Case:
     """The token that a greedy answer has latest for the first time is made one that ends it."""
-    chosen = list(dict.fromkeys(token for token in plain.token_ids if token not in ends))
+    chosen = list(dict.fromkeys(token for token in map(int, plain.token_ids) if token not in ends))
     case = partial(Case, name="stop token", expected="a greedy answer ends with one of its own tokens")
     if not chosen:
         return case(found="the greedy answer has no token but the end of sequence", judged=False)
     stop = chosen[-1]
     answer = generate(1, replace(sampling, temperature=0.0, stop_token_ids=(stop,), max_tokens=_GREEDY_TOKENS))[0]
-    last, inside = answer.token_ids[-1], stop in answer.token_ids[:-1]
+    last, inside = int(answer.token_ids[-1]), stop in answer.token_ids[:-1]
     stopped = last == stop or last in ends
     ok = not inside and stopped == (answer.finish_reason == "stop")
     found = f"{len(answer.token_ids)} tokens, the last {last}, the stop token {stop}, reason {answer.finish_reason}"
@@ -96,14 +96,14 @@ def _stop_string(
     generate: Generate, sampling: Sampling, plain: Completion, tokenizer: Any, ends: frozenset[int]
 ) -> Case:
     case = partial(Case, name="stop string", expected="a greedy answer ends with a piece of its own text")
-    pieces = [tokenizer.decode([token]) for token in plain.token_ids if token not in ends]
+    pieces = [tokenizer.decode([token]) for token in map(int, plain.token_ids) if token not in ends]
     stop = next((p.strip() for p in reversed(pieces) if p.strip() and p.isprintable() and "\ufffd" not in p), "")
     if not stop:
         return case(found="the greedy answer has no readable text", judged=False)
     answer = generate(1, replace(sampling, temperature=0.0, stop=(stop,), max_tokens=_GREEDY_TOKENS))[0]
-    text = tokenizer.decode(list(answer.token_ids))
-    stopped = stop in text or answer.token_ids[-1] in ends
-    before = tokenizer.decode(list(answer.token_ids[:-1]))
+    text = tokenizer.decode(answer.token_ids.tolist())
+    stopped = stop in text or int(answer.token_ids[-1]) in ends
+    before = tokenizer.decode(answer.token_ids[:-1].tolist())
     ok = stopped == (answer.finish_reason == "stop") and (stop not in before or not stopped)
     found = f"{len(answer.token_ids)} tokens, '{stop}' {'in' if stop in text else 'not in'} them"
     return case(found=f"{found}, reason {answer.finish_reason}", ok=ok)

@@ -17,9 +17,11 @@ from rlcheck.facts.rollout import Case, LogProbs, SleepUse, Speed
 from rltrain.config.schema import RunConfig
 from rltrain.core import nvml
 from rltrain.core.errors import RunFailure
+from rltrain.core.trajectory import FloatArray, float_array
 from rltrain.measure.rollout.stopping import end_tokens, stop_cases
-from rltrain.workers.rollout.protocol import Completion, Request, RolloutEngine, Sampling
+from rltrain.workers.rollout.protocol import Completion, Request, RolloutEngine, Sampling, Syncs
 from rltrain.workers.rollout.sampling import request_seed
+from rltrain.workers.rollout.stream import generate
 
 _REQUESTS = {"cuda": 64, "cpu": 8}
 _TOKENS = {"cuda": 256, "cpu": 32}
@@ -83,7 +85,8 @@ class Trials:
 
     def speed(self) -> dict[str, Fact[Any]]:
         """Time of a first token, and tokens per second of a batch that does not end early."""
-        self._engine.reset_prefix_cache()
+        if isinstance(self._engine, Syncs):
+            self._engine.reset_prefix_cache()
         begun = time.perf_counter()
         self._generate(1, replace(self._sampling, max_tokens=1))
         first_s = time.perf_counter() - begun
@@ -150,7 +153,7 @@ class Trials:
 
     def log_probs(self) -> dict[str, Fact[Any]]:
         """Of all answers so far: one for each token, finite, and of no more than certainty."""
-        values = [value for answer in self._answers for value in answer.log_probs]
+        values = [float(value) for answer in self._answers for value in _log_probs(answer)]
         finite = [value for value in values if math.isfinite(value)]
         return {
             "log_probs": known(
@@ -177,15 +180,16 @@ class Trials:
         gpu = max(range(len(now)), key=lambda index: now[index].used_bytes - before[index].used_bytes)
         awake = now[gpu]
         begun = time.perf_counter()
-        forgets = self._engine.sleep()
+        engine = self._engine
+        forgets = isinstance(engine, Syncs) and engine.sleep()
         sleep_s = time.perf_counter() - begun
         asleep = nvml.used()[gpu]
-        if not forgets:
+        if not forgets or not isinstance(engine, Syncs):
             why = "the engine does not sleep: rollout.free_cache_engine is off, it has GPUs of its own, or it is hf"
             return {"sleep": absent(why)}
         begun = time.perf_counter()
-        self._engine.wake("weights")
-        self._engine.wake("kv_cache")
+        engine.wake("weights")
+        engine.wake("kv_cache")
         wake_s = time.perf_counter() - begun
         return {
             "sleep": known(
@@ -212,15 +216,20 @@ class Trials:
         self._seed += 1
         seed = self._config.trainer.seed
         requests = [Request(prompt, request_seed(seed, self._seed, 0, n)) for n, prompt in enumerate(prompts)]
-        answers = self._engine.generate(requests, sampling)
+        answers = generate(self._engine, requests, sampling, self._rollout.max_retries)
         self._answers += answers
         return answers
 
 
+def _log_probs(answer: Completion) -> FloatArray:
+    return float_array() if answer.log_probs is None else answer.log_probs
+
+
 def _flaw(number: int, answer: Completion) -> str:
-    if len(answer.log_probs) != len(answer.token_ids):
-        return f"completion {number}: {len(answer.token_ids)} tokens, {len(answer.log_probs)} log-probabilities"
-    for position, value in enumerate(answer.log_probs):
+    log_probs = _log_probs(answer)
+    if len(log_probs) != len(answer.token_ids):
+        return f"completion {number}: {len(answer.token_ids)} tokens, {len(log_probs)} log-probabilities"
+    for position, value in enumerate(map(float, log_probs)):
         if not math.isfinite(value) or value > _POSITIVE:
             return f"completion {number}, token {position} (id {answer.token_ids[position]}): {value}"
     return ""

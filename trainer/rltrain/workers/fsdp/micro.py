@@ -112,7 +112,7 @@ def micro_batches(shard: Shard, size: MicroSize, count: int, device: str) -> Ite
 
 
 def take(shard: Shard, rows: Sequence[int]) -> dict[str, Tensor]:
-    """ROWS of SHARD, less the columns that are padding in all of them."""
+    """ROWS of SHARD, less the columns that are padding in all of them; with `position_ids`, and ids as int64."""
     index = torch.as_tensor(list(rows))
     picked = {name: tensor[index] for name, tensor in shard.items()}
     prompt, response = _used_columns(picked)
@@ -123,6 +123,9 @@ def take(shard: Shard, rows: Sequence[int]) -> dict[str, Tensor]:
             result[name] = tensor[:, num_prompt - prompt : num_prompt + response]
         else:
             result[name] = tensor[:, :response] if tensor.ndim == 2 else tensor
+    # Half the bytes on the way here, but an index on the device.
+    result["input_ids"] = result["input_ids"].long()
+    result.setdefault("position_ids", (result["attention_mask"].long().cumsum(-1) - 1).clamp(min=0))
     return result
 
 
@@ -143,5 +146,6 @@ def idle(shard: Shard) -> dict[str, Tensor]:
         shape = [1] if tensor.ndim == 1 else [1, 2] if name in FULL_WIDTH else [1, 1]
         result[name] = torch.zeros(shape, dtype=tensor.dtype)
     result["attention_mask"] = torch.ones_like(result["attention_mask"])
-    result["position_ids"] = torch.arange(2, dtype=shard["position_ids"].dtype)[None]
+    result["input_ids"] = result["input_ids"].long()
+    result["position_ids"] = torch.arange(2)[None]
     return result

@@ -17,7 +17,7 @@ from rltrain.core.tensors import ints
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, cut, row_lengths
 from rltrain.workers.fsdp.rank import derive_seed
 
-_COMMON = ("input_ids", "attention_mask", "position_ids", "response_mask")
+_COMMON = ("input_ids", "attention_mask", "response_mask")
 ACTOR_FIELDS = (*_COMMON, "old_log_probs", "advantages")
 ACTOR_OPTIONAL_FIELDS = ("ref_log_probs", "rollout_is_weights")
 """Taken along where they exist."""

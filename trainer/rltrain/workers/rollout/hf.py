@@ -1,8 +1,9 @@
 """The `hf` engine: transformers' forward pass with a key-value cache, and a sampling loop of our own.
 
 For where no inference engine exists. One process, no continuous batching: requests run in batches of `max_num_seqs`,
-each until its last completion is done. The loop is ours because `generate` draws all rows from one random state; here
-each request has its own, so that a completion does not depend on its neighbours (beyond rounding).
+in the order in which they came, each until its last completion is done; what ends earlier comes out when it ends. The
+loop is ours because `generate` draws all rows from one random state; here each request has its own, so that a
+completion does not depend on its neighbours (beyond rounding).
 """
 
 # Transformers' Auto classes and configs are typed in part.
@@ -11,7 +12,7 @@ each request has its own, so that a completion does not depend on its neighbours
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.core.tensors import floats, ints
+from rltrain.core.trajectory import float_array, int_array
 from rltrain.tracing.listen import listening
 from rltrain.tracing.recorder import add_log_probs
-from rltrain.workers.rollout.protocol import Completion, FinishReason, OnProgress, Request, Sampling, WakeTag
+from rltrain.workers.rollout.protocol import Answer, Completion, FinishReason, Request, Sampling, WakeTag
 from rltrain.workers.rollout.sampling import draw, token_log_probs
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.checksum import checksum
@@ -49,7 +51,9 @@ class HfEngine:
         self._model: Any = None
         self._tokenizer: Any = None
         self._eos: frozenset[int] = frozenset()
-        self._sampled: dict[str, Any] = {}
+        self._waiting: dict[int, tuple[Request, Sampling]] = {}
+        self._running: _Batch | None = None
+        self._sampled: dict[Sampling, dict[str, Any]] = {}
 
     def start(self) -> dict[str, Any]:
         """Build the model from its `config.json`."""
@@ -83,29 +87,54 @@ class HfEngine:
             "num_processes": 1,
         }
 
+    def add(self, number: int, request: Request, sampling: Sampling) -> None:
+        """See `Generates.add`."""
+        assert self._rollout.max_model_len is not None
+        check_length(len(request.prompt_ids), self._rollout.max_model_len)
+        self._waiting[number] = (request, sampling)
+        self._sampled[sampling] = {**asdict(sampling), "end_tokens": sorted(self._eos)}
+
     @torch.no_grad()
-    def generate(
-        self, requests: Sequence[Request], sampling: Sampling, on_progress: OnProgress | None = None
-    ) -> list[Completion]:
-        """See `RolloutEngine.generate`."""
+    def step(self) -> list[tuple[int, Answer]]:
+        """One token of each request of the running batch."""
+        if self._running is None:
+            self._running = self._next_batch()
+        if self._running is None:
+            return []
+        ended = self._running.step()
+        if self._running.is_over:
+            self._running = None
+        return list(ended)
+
+    def abort(self, numbers: Collection[int]) -> None:
+        """See `Generates.abort`."""
+        for number in numbers:
+            self._waiting.pop(number, None)
+        if self._running is not None:
+            self._running.abort(numbers)
+            if self._running.is_over:
+                self._running = None
+
+    def sampled(self, sampling: Sampling) -> dict[str, Any]:
+        """See `Generates.sampled`."""
+        return self._sampled.get(sampling, {})
+
+    def _next_batch(self) -> _Batch | None:
+        """The first requests that wait, as many as fit, up to one that is to be sampled otherwise."""
         longest = self._rollout.max_model_len
         assert longest is not None
-        for request in requests:
-            check_length(len(request.prompt_ids), longest)
-        completions: list[Completion] = []
-        for first in range(0, len(requests), self._rollout.max_num_seqs):
-            batch = requests[first : first + self._rollout.max_num_seqs]
-            limits = [min(sampling.max_tokens, longest - len(request.prompt_ids)) for request in batch]
-            running = _Batch(self._model, self._tokenizer, self._eos, sampling, batch, limits, self._device)
-            completions += running.run()
-            self._sampled = running.sampled()
-            if on_progress is not None:
-                on_progress(len(completions), len(requests))
-        return completions
-
-    def sampled(self) -> dict[str, Any]:
-        """See `RolloutEngine.sampled`."""
-        return self._sampled
+        chosen: dict[int, Request] = {}
+        first = next((sampling for _, sampling in self._waiting.values()), None)
+        for number, (request, sampling) in self._waiting.items():
+            if sampling != first or len(chosen) == self._rollout.max_num_seqs:
+                break
+            chosen[number] = request
+        if first is None:
+            return None
+        for number in chosen:
+            del self._waiting[number]
+        limits = [min(first.max_tokens, longest - len(request.prompt_ids)) for request in chosen.values()]
+        return _Batch(self._model, self._tokenizer, self._eos, first, chosen, limits, self._device)
 
     @torch.no_grad()
     def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
@@ -162,7 +191,7 @@ class HfEngine:
         return False
 
     def reset_prefix_cache(self) -> None:
-        """Nothing: no prefix outlives a call of `generate`."""
+        """Nothing: no prefix outlives its batch."""
 
     def stop(self) -> None:
         """Free the model."""
@@ -186,47 +215,58 @@ class _Batch:
         tokenizer: Any,
         eos: frozenset[int],
         sampling: Sampling,
-        requests: Sequence[Request],
+        requests: Mapping[int, Request],
         limits: Sequence[int],
         device: torch.device,
     ) -> None:
         self._model, self._tokenizer, self._eos = model, tokenizer, eos
-        self._sampling, self._requests, self._limits, self._device = sampling, requests, limits, device
-        self._generators = [torch.Generator(device).manual_seed(request.seed) for request in requests]
+        self._sampling, self._limits, self._device = sampling, limits, device
+        self._numbers, self._requests = list(requests), list(requests.values())
+        self._generators = [torch.Generator(device).manual_seed(request.seed) for request in self._requests]
         self._tokens: list[list[int]] = [[] for _ in requests]
         self._log_probs: list[list[float]] = [[] for _ in requests]
         self._reasons: list[FinishReason | None] = [None] * len(requests)
-
-    def sampled(self) -> dict[str, Any]:
-        return {**asdict(self._sampling), "end_tokens": sorted(self._eos)}
-
-    def run(self) -> list[Completion]:
+        self._left = set(range(len(requests)))
         width = max(len(request.prompt_ids) for request in self._requests)
         rows = [[0] * (width - len(r.prompt_ids)) + list(r.prompt_ids) for r in self._requests]
         mask = [[0] * (width - len(r.prompt_ids)) + [1] * len(r.prompt_ids) for r in self._requests]
-        input_ids = torch.tensor(rows, device=self._device)
-        attention_mask = torch.tensor(mask, device=self._device)
-        position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
-        cache: Any = None
-        while None in self._reasons:
-            output: Any = self._model(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            cache = output.past_key_values
-            input_ids = self._step(output.logits[:, -1])[:, None]
-            attention_mask = torch.cat([attention_mask, torch.ones_like(input_ids)], dim=1)
-            position_ids = position_ids[:, -1:] + 1
-        return [
-            Completion(tuple(tokens), tuple(values), reason or "length", request.prompt_ids)
-            for tokens, values, reason, request in zip(
-                self._tokens, self._log_probs, self._reasons, self._requests, strict=True
-            )
-        ]
+        self._input_ids = torch.tensor(rows, device=device)
+        self._attention_mask = torch.tensor(mask, device=device)
+        self._position_ids = (self._attention_mask.cumsum(-1) - 1).clamp(min=0)
+        self._cache: Any = None
+
+    @property
+    def is_over(self) -> bool:
+        """Every request has ended or been aborted."""
+        return not self._left
+
+    def abort(self, numbers: Collection[int]) -> None:
+        """Rows of NUMBERS run along, and nothing comes of them."""
+        self._left -= {row for row in self._left if self._numbers[row] in numbers}
+
+    def step(self) -> list[tuple[int, Completion]]:
+        """One token more of each; those that end with it."""
+        output: Any = self._model(
+            input_ids=self._input_ids,
+            attention_mask=self._attention_mask,
+            position_ids=self._position_ids,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self._cache = output.past_key_values
+        self._input_ids = self._step(output.logits[:, -1])[:, None]
+        self._attention_mask = torch.cat([self._attention_mask, torch.ones_like(self._input_ids)], dim=1)
+        self._position_ids = self._position_ids[:, -1:] + 1
+        ended = [row for row in sorted(self._left) if self._reasons[row] is not None]
+        self._left.difference_update(ended)
+        return [(self._numbers[row], self._completion(row)) for row in ended]
+
+    def _completion(self, row: int) -> Completion:
+        request = self._requests[row]
+        log_probs = float_array(self._log_probs[row]) if request.log_probs else None
+        reason = self._reasons[row] or "length"
+        return Completion(int_array(self._tokens[row]), log_probs, reason, int_array(request.prompt_ids))
 
     def _step(self, logits: Tensor) -> Tensor:
         banned = torch.zeros_like(logits, dtype=torch.bool)
@@ -240,7 +280,7 @@ class _Batch:
         for row, (token, value) in enumerate(zip(ints(chosen), floats(values), strict=True)):
             if self._reasons[row] is None:
                 self._tokens[row].append(token)
-                if self._sampling.log_probs:
+                if self._requests[row].log_probs:
                     self._log_probs[row].append(value)
                 self._reasons[row] = self._finished(row)
         return chosen

@@ -52,7 +52,7 @@ def slower_and_slower(module: Any, seconds: float) -> None:
         time.sleep(seconds * calls())
         return real(*args)
 
-    wrap(module.EngineWorker, "generate", slowly)
+    wrap(module.EngineWorker, "submit", slowly)
 
 
 @mistake("rltrain.controller.loop")

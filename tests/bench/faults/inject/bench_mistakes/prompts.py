@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from bench_mistakes.registry import mistake, wrap
 
@@ -14,11 +16,32 @@ OTHER_TEMPLATE = (
 )
 
 
+def _around_assemble(module: Any, change: Callable[[list[Any], list[Any], Any], tuple[list[Any], list[Any]]]) -> None:
+    """What training gets is what CHANGE makes of samples and trajectories, given the tokenizer."""
+    held: list[Any] = []
+
+    def pad_of(real: Any, tokenizer: Any) -> Any:
+        held[:] = [tokenizer]
+        return real(tokenizer)
+
+    def again(real: Any, samples: Sequence[Any], trajectories: Sequence[Any], pad: int) -> Any:
+        return real(*change(list(samples), list(trajectories), held[0]), pad)
+
+    wrap(module, "pad_of", pad_of)
+    wrap(module, "assemble", again)
+
+
+def _cut(one: Any, tokens: int) -> Any:
+    """The trajectory ONE, its first TOKENS tokens."""
+    log_probs = None if one.log_probs is None else one.log_probs[:tokens]
+    return replace(one, token_ids=one.token_ids[:tokens], loss_mask=one.loss_mask[:tokens], log_probs=log_probs)
+
+
 @mistake("rltrain.controller.rollout")
 def training_renders_otherwise(module: Any, generation_prompt: bool = True) -> None:
     """Training renders the messages again, with a template of its own, or without the mark of the answer."""
 
-    def again(real: Any, samples: Sequence[Any], completions: Any, tokenizer: Any, *rest: Any) -> Any:
+    def render(samples: list[Any], trajectories: list[Any], tokenizer: Any) -> tuple[list[Any], list[Any]]:
         template = OTHER_TEMPLATE if generation_prompt else tokenizer.chat_template
         rendered = [
             replace(
@@ -34,15 +57,15 @@ def training_renders_otherwise(module: Any, generation_prompt: bool = True) -> N
             )
             for sample in samples
         ]
-        return real(rendered, completions, tokenizer, *rest)
+        return rendered, trajectories
 
-    wrap(module, "assemble", again)
+    _around_assemble(module, render)
 
 
 @mistake("rltrain.controller.rollout")
 def engine_adds_bos(module: Any) -> None:
     """The engine's tokenizer puts a mark of the beginning before the prompt, training's does not."""
-    wrap(module, "Request", lambda real, ids, seed: real((1, *ids), seed))
+    wrap(module, "Request", lambda real, ids, *rest: real((1, *ids), *rest))
 
 
 @mistake("rltrain.controller.rollout")
@@ -121,28 +144,24 @@ def short_limit(module: Any, tokens: int) -> None:
 def cuts_responses(module: Any, tokens: int) -> None:
     """What comes back is cut to TOKENS, as if a buffer were too small."""
 
-    def again(real: Any, samples: Any, completions: Sequence[Any], *rest: Any) -> Any:
-        cut = [
-            replace(one, token_ids=one.token_ids[:tokens], log_probs=one.log_probs[:tokens], finish_reason="length")
-            if len(one.token_ids) > tokens
-            else one
-            for one in completions
+    def cut(samples: list[Any], trajectories: list[Any], _: Any) -> tuple[list[Any], list[Any]]:
+        return samples, [
+            replace(_cut(one, tokens), truncated=True) if len(one.token_ids) > tokens else one for one in trajectories
         ]
-        return real(samples, cut, *rest)
 
-    wrap(module, "assemble", again)
+    _around_assemble(module, cut)
 
 
 @mistake("rltrain.controller.rollout")
 def tokenizes_responses_again(module: Any) -> None:
     """Training takes the text of a response and makes tokens of it, without the end token."""
 
-    def again(real: Any, samples: Any, completions: Sequence[Any], tokenizer: Any, *rest: Any) -> Any:
+    def tokenize(samples: list[Any], trajectories: list[Any], tokenizer: Any) -> tuple[list[Any], list[Any]]:
         made: list[Any] = []
-        for one in completions:
-            text = tokenizer.decode(list(one.token_ids), skip_special_tokens=True)
-            ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])[: len(one.token_ids)] or (0,)
-            made.append(replace(one, token_ids=ids, log_probs=one.log_probs[: len(ids)]))
-        return real(samples, made, tokenizer, *rest)
+        for one in trajectories:
+            text = tokenizer.decode(one.token_ids.tolist(), skip_special_tokens=True)
+            ids = tokenizer(text, add_special_tokens=False)["input_ids"][: len(one.token_ids)] or [0]
+            made.append(replace(_cut(one, len(ids)), token_ids=np.asarray(ids, dtype=np.int32)))
+        return samples, made
 
-    wrap(module, "assemble", again)
+    _around_assemble(module, tokenize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from bench_mistakes.registry import Counter, mistake, wrap
@@ -54,8 +55,12 @@ def sends_old_and_says_so(module: Any, behind: int) -> None:
 def marks_old(module: Any, behind: int) -> None:
     """The marks of `sends_old_and_says_so`."""
 
-    def again(real: Any, samples: Any, completions: Any, tokenizer: Any, version: int, *rest: Any) -> Any:
-        return real(samples, completions, tokenizer, max(0, version - behind), *rest)
+    def again(real: Any, samples: Any, trajectories: Any, *rest: Any) -> Any:
+        marked = [
+            replace(one, versions=tuple((first, max(0, version - behind)) for first, version in one.versions))
+            for one in trajectories
+        ]
+        return real(samples, marked, *rest)
 
     wrap(module, "assemble", again)
 

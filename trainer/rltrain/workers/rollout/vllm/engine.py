@@ -1,4 +1,4 @@
-"""The `vllm` engine: `vllm.LLM` in this process, generation and weight sync through its public calls."""
+"""The `vllm` engine: `vllm.LLM` in this process, stepped by us; weight sync through its public calls."""
 
 # vLLM has no stubs.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -10,16 +10,15 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.workers.rollout.hf import check_length
-from rltrain.workers.rollout.protocol import Completion, OnProgress, Request, Sampling, WakeTag
+from rltrain.workers.rollout.protocol import Answer, Request, Sampling, WakeTag
 from rltrain.workers.rollout.vllm import options, versions
-from rltrain.workers.rollout.vllm.progress import Progress
-from rltrain.workers.rollout.vllm.retry import Answer, answered
+from rltrain.workers.rollout.vllm.answers import answer_of, params_maker
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.checksum import Piece, combine
 from rltrain.workers.sync.transport import Descriptor
@@ -50,7 +49,10 @@ class VllmEngine:
         self._package, self._version = versions.installed()
         self._adapter = versions.choose(config.trainer.device, self._package, self._version)
         self._llm: Any = None
-        self._sampled: dict[str, Any] = {}
+        self._asked: dict[str, int] = {}
+        """Numbers of what is under way, by vLLM's names for it."""
+        self._makers: dict[Sampling, Callable[[Request], Any]] = {}
+        self._sampled: dict[Sampling, dict[str, Any]] = {}
 
     def start(self) -> dict[str, Any]:
         """See `RolloutEngine.start`."""
@@ -84,39 +86,47 @@ class VllmEngine:
             "arguments": {name: value for name, value in arguments.items() if name != "model"},
         }
 
-    def generate(
-        self, requests: Sequence[Request], sampling: Sampling, on_progress: OnProgress | None = None
-    ) -> list[Completion]:
-        """See `RolloutEngine.generate`."""
-        from vllm import SamplingParams
+    def add(self, number: int, request: Request, sampling: Sampling) -> None:
+        """See `Generates.add`."""
         from vllm.exceptions import VLLMValidationError
 
         assert self._rollout.max_model_len is not None
-        for request in requests:
-            check_length(len(request.prompt_ids), self._rollout.max_model_len)
-        try:
-            make_params = _params_maker(SamplingParams, sampling)
-        except (ValueError, VLLMValidationError) as error:
-            raise UserError(f"actor_rollout_ref.rollout: vLLM does not sample like this: {error}") from error
-
-        def ask(some: Sequence[Request]) -> list[Answer]:
-            params = [make_params(request.seed) for request in some]
-            outputs: list[Any] = self._llm.generate(
-                [{"prompt_token_ids": list(request.prompt_ids)} for request in some],
-                params,
-                use_tqdm=False if on_progress is None else Progress.factory(on_progress),
-            )
-            if len(outputs) != len(some):
-                raise RunFailure(f"vllm answered {len(outputs)} of {len(some)} requests")
+        check_length(len(request.prompt_ids), self._rollout.max_model_len)
+        if sampling not in self._makers:
+            try:
+                self._makers[sampling] = params_maker(sampling)
+            except (ValueError, VLLMValidationError) as error:
+                raise UserError(f"actor_rollout_ref.rollout: vLLM does not sample like this: {error}") from error
+        params, name = self._makers[sampling](request), str(number)
+        prompt = {"type": "token", "prompt_token_ids": list(request.prompt_ids)}
+        self._llm.llm_engine.add_request(name, prompt, params)
+        self._asked[name] = number
+        if sampling not in self._sampled:
             # With vLLM's own defaults; of a version that has no such setting, None.
-            self._sampled = {name: getattr(params[0], name, None) for name in SAMPLED} if params else {}
-            return [_answer(output) for output in outputs]
+            self._sampled[sampling] = {one: getattr(params, one, None) for one in SAMPLED}
 
-        return answered(ask, requests, self._rollout.max_retries)
+    def step(self) -> list[tuple[int, Answer]]:
+        """One pass of vLLM's scheduler: a token of each running request, or a piece of new prompts."""
+        core = self._llm.llm_engine
+        found: list[tuple[int, Answer]] = [
+            (self._asked.pop(output.request_id), answer_of(output))
+            for output in core.step()
+            if output.finished and output.request_id in self._asked
+        ]
+        if self._asked and not core.has_unfinished_requests():
+            found += [(number, f"vllm dropped request {name}") for name, number in self._asked.items()]
+            self._asked = {}
+        return found
 
-    def sampled(self) -> dict[str, Any]:
-        """See `RolloutEngine.sampled`."""
-        return self._sampled
+    def abort(self, numbers: Collection[int]) -> None:
+        """See `Generates.abort`."""
+        names = [name for name in map(str, numbers) if self._asked.pop(name, None) is not None]
+        if names:
+            self._llm.llm_engine.abort_request(names)
+
+    def sampled(self, sampling: Sampling) -> dict[str, Any]:
+        """See `Generates.sampled`."""
+        return self._sampled.get(sampling, {})
 
     def trace(self, prompt_ids: Sequence[int], num_tokens: int, file: str) -> list[int]:
         """See `RolloutEngine.trace`."""
@@ -131,7 +141,7 @@ class VllmEngine:
         self._llm.collective_rpc("rltrain_trace")
         try:
             [output] = self._llm.generate([{"prompt_token_ids": list(prompt_ids)}], [greedy], use_tqdm=False)
-            sampled = _answer(output)
+            sampled = answer_of(output)
             if isinstance(sampled, str):
                 raise RunFailure(sampled)
             read = [
@@ -139,11 +149,12 @@ class VllmEngine:
                 for position, token in zip(output.prompt_logprobs, prompt_ids, strict=True)
                 if position
             ]
-            log_probs = [*map(float, read), *sampled.log_probs]
+            assert sampled.log_probs is not None
+            log_probs = [*map(float, read), *map(float, sampled.log_probs)]
         finally:
             num_rows = len(prompt_ids) + num_tokens - 1
             self._llm.collective_rpc("rltrain_end_trace", args=(file, len(prompt_ids), num_rows, log_probs))
-        return [*prompt_ids, *sampled.token_ids]
+        return [*prompt_ids, *map(int, sampled.token_ids)]
 
     def _refuse_to_trace(self, num_prompt: int, num_tokens: int) -> None:
         assert self._rollout.max_model_len is not None
@@ -209,41 +220,3 @@ class VllmEngine:
 
 def _end_process() -> None:
     os._exit(1)
-
-
-def _params_maker(cls: Callable[..., Any], sampling: Sampling) -> Callable[[int], Any]:
-    """Makes vLLM's parameters of one request from its seed.
-
-    Raises:
-        ValueError or VLLMValidationError (by version): vLLM refuses SAMPLING.
-    """
-    shared = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_tokens": min(sampling.min_tokens, sampling.max_tokens),
-        "max_tokens": sampling.max_tokens,
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "ignore_eos": sampling.ignore_eos,
-        # The sampled token's, and no other.
-        "logprobs": 0 if sampling.log_probs else None,
-        # Text is needed to find stop strings, and for nothing else.
-        "detokenize": bool(sampling.stop),
-    }
-    cls(seed=0, **shared)
-    return lambda seed: cls(seed=seed, **shared)
-
-
-def _answer(output: Any) -> Answer:
-    answer = output.outputs[0]
-    token_ids = tuple(int(token) for token in answer.token_ids)
-    if not token_ids or answer.finish_reason not in ("stop", "length"):
-        return (
-            f"vllm returned {len(token_ids)} tokens for a prompt of {len(output.prompt_token_ids)} "
-            f"(finish reason: {answer.finish_reason}, stop reason: {answer.stop_reason})"
-        )
-    asked = answer.logprobs is not None
-    pairs = zip(answer.logprobs, token_ids, strict=True) if asked else ()
-    log_probs = tuple(float(position[token].logprob) for position, token in pairs)
-    return Completion(token_ids, log_probs, answer.finish_reason, tuple(output.prompt_token_ids))

@@ -1,0 +1,154 @@
+"""Requests of one engine under way: they go in at any time, and come out as they finish.
+
+The engine is driven inside `collect`, by the process that holds it: there is no thread, so that nothing runs beside a
+weight sync, CUDA sees one thread, and the same calls in the same order compute the same. Who wants the engine never to
+rest keeps a second `collect` waiting behind the first.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from rltrain.core.errors import RunFailure
+from rltrain.workers.rollout.protocol import Answer, Completion, Generates, Numbered, Request, Sampling
+
+_LOG = logging.getLogger(__name__)
+OnProgress = Callable[[int, int], None]
+"""Called with (requests done, requests in all)."""
+
+
+class Stream:
+    """Drives ENGINE; requests that it gives up are asked again, MAX_RETRIES times each: one of thousands ends no run.
+
+    A request keeps its seed, so an answer on a later try is the one that the first would have given. ON_PROGRESS counts
+    from when nothing was under way.
+    """
+
+    def __init__(self, engine: Generates, max_retries: int, on_progress: OnProgress | None = None) -> None:
+        self._engine, self._max_retries = engine, max_retries
+        self.on_progress: OnProgress = on_progress or _unheard
+        self._asked: dict[int, tuple[Request, Sampling]] = {}
+        self._tries: dict[int, int] = {}
+        self._done = self._total = 0
+        self._paused = False
+
+    @property
+    def under_way(self) -> int:
+        """Requests that have come in and not out."""
+        return len(self._asked)
+
+    def submit(self, requests: Numbered, sampling: Sampling) -> None:
+        """Take REQUESTS in; nothing is computed yet. All of them or, with an error, none.
+
+        Raises:
+            UserError, RunFailure: see `Generates.add`.
+        """
+        if not self._asked:
+            self._done = self._total = 0
+            _hold_garbage()
+        taken: list[int] = []
+        try:
+            for number, request in requests:
+                self._engine.add(number, request, sampling)
+                self._asked[number] = (request, sampling)
+                taken.append(number)
+        except BaseException:
+            self.abort(taken)
+            raise
+        self._total += len(requests)
+        self.on_progress(self._done, self._total)
+
+    def collect(self, wait_s: float) -> list[tuple[int, Completion]]:
+        """What finishes within WAIT_S seconds, or until nothing is under way; at once while paused.
+
+        Raises:
+            RunFailure: a request was given up in each of its tries. What is under way is dropped.
+        """
+        found: list[tuple[int, Completion]] = []
+        deadline = time.monotonic() + wait_s
+        try:
+            while self._asked and not self._paused:
+                ended = self._engine.step()
+                given_up = [words for _, words in ended if isinstance(words, str)]
+                if given_up:
+                    _LOG.warning("%d requests were given up, and are asked again: %s", len(given_up), given_up[0])
+                for number, answer in ended:
+                    found += self._ended(number, answer)
+                if time.monotonic() >= deadline:
+                    break
+        except BaseException:
+            self.abort(list(self._asked))
+            raise
+        if not self._asked:
+            _release_garbage()
+        return found
+
+    def abort(self, numbers: Collection[int]) -> None:
+        """Forget requests; numbers that are not under way are passed over."""
+        known = [number for number in numbers if number in self._asked]
+        self._engine.abort(known)
+        for number in known:
+            del self._asked[number]
+            self._tries.pop(number, None)
+        self._total -= len(known)
+        if not self._asked:
+            _release_garbage()
+
+    def pause(self) -> None:
+        """Compute nothing until `resume`; what is under way stays where it is."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self._paused = False
+
+    def _ended(self, number: int, answer: Answer) -> list[tuple[int, Completion]]:
+        if isinstance(answer, Completion):
+            del self._asked[number]
+            self._tries.pop(number, None)
+            self._done += 1
+            self.on_progress(self._done, self._total)
+            return [(number, answer)]
+        self._tries[number] = tries = self._tries.get(number, 0) + 1
+        if tries > self._max_retries:
+            limit = f"actor_rollout_ref.rollout.max_retries={self._max_retries}"
+            raise RunFailure(f"{answer} in each of {tries} tries ({limit})")
+        self._engine.add(number, *self._asked[number])
+        return []
+
+
+def generate(
+    engine: Generates, requests: Sequence[Request], sampling: Sampling, max_retries: int = 0
+) -> list[Completion]:
+    """One completion for each of REQUESTS, in their order.
+
+    Raises:
+        UserError, RunFailure: as of `Stream`.
+    """
+    stream = Stream(engine, max_retries)
+    stream.submit(list(enumerate(requests)), sampling)
+    found: dict[int, Completion] = {}
+    while stream.under_way:
+        found |= dict(stream.collect(60.0))
+    return [found[number] for number in range(len(requests))]
+
+
+def _hold_garbage() -> None:
+    """Let the cyclic collector rest while an engine generates: it walks all that the engine holds again and again.
+
+    Measured on an H200 with 512 answers of 512 tokens and their log-probabilities: 6.8 to 8.2 s with it, 6.0 s without.
+    """
+    gc.freeze()
+    gc.disable()
+
+
+def _release_garbage() -> None:
+    gc.enable()
+    gc.unfreeze()
+
+
+def _unheard(_done: int, _total: int) -> None:
+    """There is no listener."""
