@@ -32,11 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rltrain.cli.run import INTERRUPTED
 from rltrain.records.checkpoints import finished
-from tests.trainer.failures.scene import Watched, arguments
+from tests.trainer.failures.scene import PATIENCE_S, Watched, arguments
 
 ONE_STEP = ("trainer.total_training_steps=1", "trainer.val_before_train=false")
 ENDLESS = ("trainer.total_training_steps=100000", "trainer.val_before_train=false", "trainer.save_freq=3")
-LAST_STEP = "step 1/"
+LAST_STEP = "step 1/1"
 MOMENT_S = 4.0
 """The signal comes within so many seconds after the first step."""
 BUSY = "while True: pass"
@@ -81,9 +81,11 @@ def once(directory: Path, values: tuple[str, ...], how: str) -> Outcome:
     """One run into DIRECTORY, ended by a signal as HOW says, or ("none") by itself."""
     begin = time.monotonic()
     run = Watched(directory, *arguments(directory, *(ONE_STEP if how == "none" else ENDLESS), *values))
-    while not run.said(LAST_STEP) and not run.ended:
-        time.sleep(0.05)
-    if how != "none":
+    if how == "none":
+        while not run.said(LAST_STEP) and not run.ended:
+            time.sleep(0.05)
+    else:
+        run.wait_for_step(1, PATIENCE_S)
         time.sleep(random.uniform(0, MOMENT_S))
         signal_run(run, how)
     trained = time.monotonic()

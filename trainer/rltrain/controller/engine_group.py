@@ -130,6 +130,10 @@ class EngineGroup:
             if any(forgotten):
                 self.policy_version = NO_WEIGHTS
 
+    def stop(self) -> None:
+        """End the engines in order."""
+        self.await_stop(self.begin_stop())
+
     def begin_stop(self) -> Call:
         """Begin to end the engines in order. One that has died since the last answer is no loss any more."""
         dead = self._dead()
