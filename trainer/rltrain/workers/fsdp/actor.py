@@ -38,7 +38,8 @@ class ActorLoss:
         def share(terms: Tensor) -> Tensor:
             return aggregate(terms, mask, config.loss_agg_mode, normalizer)
 
-        stats = self._policy(rows, entropy_grad=config.entropy_coeff != 0)
+        stats = self._policy(rows, "learnt" if config.entropy_coeff else "read")
+        assert stats.entropys is not None
         self._watch.read(rows, log_probs=stats.log_probs, entropys=stats.entropys)
         self.log_ratio = ((stats.log_probs.detach() - rows["old_log_probs"]).abs() * mask).amax()
         terms, sums = POLICY_LOSSES[config.policy_loss.loss_mode](self._inputs(stats.log_probs, rows, mask))

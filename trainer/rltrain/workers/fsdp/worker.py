@@ -65,6 +65,8 @@ class TrainWorker:
         self._sft: tuple[ShardedModel, Stepper] | None = None
         self._reward_model: RewardModel | None = None
         self._publisher: Publisher | None = None
+        self._whole_logits: dict[str, str] = {}
+        """By role, why its logits exist whole; "": they do not."""
         self._learnt = ""
         self._reference_changed = False
         """The reference is not what the model's directory holds, so a checkpoint must hold it."""
@@ -84,8 +86,10 @@ class TrainWorker:
         seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
         self._add("actor", models.make_actor(config, info, mesh, total_steps, self._weights))
         models.prove_policy(self._models["actor"], config)
+        self._fuse("actor")
         if config.needs_reference:
             self._add("ref", models.make_reference(config, info, mesh, self._weights))
+            self._fuse("ref")
         if config.critic.enable:
             self._add("critic", models.make_critic(config, info, mesh, total_steps, self._weights))
             models.prove_critic(self._models["critic"], config)
@@ -99,6 +103,9 @@ class TrainWorker:
         sharded.leave()  # before the next one needs the room
         self._models[name] = sharded
 
+    def _fuse(self, name: ModelName) -> None:
+        self._whole_logits[name] = models.fuse_head(self._models[name], self._config)
+
     def _facts(self) -> dict[str, Any]:
         model = self._models["actor"].model
         return {
@@ -110,6 +117,7 @@ class TrainWorker:
             **kernels(self._info.device),
             "torch": torch.__version__,
             "architecture": models.architecture(model),
+            "whole_logits": self._whole_logits,
             "num_parameters": {name: models.num_parameters(sharded.model) for name, sharded in self._models.items()},
         }
 
@@ -122,6 +130,7 @@ class TrainWorker:
 
         def read(rows: Shard) -> dict[str, Tensor]:
             stats = policy(rows)
+            assert stats.entropys is not None
             return {"old_log_probs": stats.log_probs, "entropys": stats.entropys}
 
         return infer(sharded, shard, size, read, ("old_log_probs", "entropys"))
