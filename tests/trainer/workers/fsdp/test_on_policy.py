@@ -50,7 +50,7 @@ def test_steps_of_the_critic_alone_have_no_update_that_could_read(models: Path) 
 @pytest.mark.parametrize("mode", ["vanilla", "gspo", "cispo"])
 def test_an_update_that_reads_is_to_the_bit_one_after_a_pass(models: Path, mode: str, entropy_coeff: float) -> None:
     config = one_step(models, actor={"entropy_coeff": entropy_coeff, "policy_loss": {"loss_mode": mode}})
-    batch = random_batch(16, seed=3) | {}
+    batch = random_batch(16, seed=3)
     rng = torch.Generator().manual_seed(4)
     batch["advantages"] = torch.randn(batch["response_mask"].shape, generator=rng) * batch["response_mask"]
     with scenes.worker(config) as worker:
