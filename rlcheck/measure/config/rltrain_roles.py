@@ -213,6 +213,7 @@ def _model(config: Config, key: str, packed: bool = True) -> ModelUse:
         custom_chat_template=pick.text(f"{key}.custom_chat_template"),
         gradient_checkpointing=pick.flag(f"{key}.enable_gradient_checkpointing", True),
         remove_padding=pick.flag(f"{key}.use_remove_padding", packed),
+        fused_kernels=key == MODEL and pick.flag(f"{key}.use_fused_kernels", True),
     )
 
 

@@ -15,6 +15,8 @@ MEGATRON = ("megatron", "mindspeed")
 # verl: tokens of a chunk of the entropy (entropy_from_logits_chunk_size), and of its fused kernels' blocks.
 _VERL_CHUNK_TOKENS = 2048
 _FUSED_TOKENS = 1024
+RLTRAIN_BLOCK_ELEMENTS = 1 << 25
+"""rltrain: logits of a block (`rltrain.workers.fsdp.fused_head`)."""
 # Bytes of an element of the logits, once more.
 _COPY = 2.0
 
@@ -178,15 +180,21 @@ class Distribution:
     logit_tokens: int
     chunk_tokens: int
     unfused: float
+    block_elements: int = 0
 
 
-def distribution_of(role: RoleSpec, tokens: Tokens, inference: bool, is_verl: bool) -> Distribution:
-    """ROLE's distribution over the vocabulary.
+def distribution_of(
+    role: RoleSpec, tokens: Tokens, inference: bool, is_verl: bool, caps_logits: bool = False
+) -> Distribution:
+    """ROLE's distribution over the vocabulary. CAPS_LOGITS: as in `Shape`.
 
-    rltrain keeps float32 copies, whole or for a chunk at a time. verl's cross entropy (flash-attn's kernel) writes the
-    gradient over the logits; its entropy is compiled into one kernel where rows are packed, and not where they are
-    padded: then the copies are there, as were measured. Fused kernels never make the logits at all.
+    rltrain makes logits by blocks; or whole, with float32 copies of all or of a chunk at a time. verl's cross entropy
+    (flash-attn's kernel) writes the gradient over the logits; its entropy is compiled into one kernel where rows are
+    packed, and not where they are padded: then the copies are there, as were measured. Its fused kernels never make
+    the logits at all.
     """
+    if not is_verl and role.model.fused_kernels and not caps_logits:
+        return Distribution(tokens.logits, 0, UNFUSED, RLTRAIN_BLOCK_ELEMENTS)
     if not is_verl:
         return Distribution(tokens.logits, role.chunk_tokens if role.chunked_logits else 0, UNFUSED)
     if role.model.fused_kernels or role.model.liger:
@@ -205,7 +213,7 @@ def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, all_logits: bool)
     spec, shards = memory.spec, memory.spec.sharding
     tokens = tokens_of(run, spec, inference, all_logits)
     has_head = spec.name in ("actor", "ref")
-    made = distribution_of(spec, tokens, inference, all_logits)
+    made = distribution_of(spec, tokens, inference, all_logits, memory.shape.caps_logits)
     return Pass(
         shape=memory.shape,
         tokens=tokens.total,
@@ -216,6 +224,7 @@ def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, all_logits: bool)
         checkpointing=spec.model.gradient_checkpointing and not inference,
         chunk_tokens=made.chunk_tokens,
         unfused=made.unfused,
+        block_elements=made.block_elements,
         has_head=has_head,
         adapters=adapter_parameters(spec, memory.shape),
         keeps_layers=not shards.reshard_after_forward and shards.strategy in _FSDP,

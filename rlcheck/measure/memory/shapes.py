@@ -58,6 +58,8 @@ class Shape:
     head_norms: bool = False
     experts: Experts | None = None
     max_positions: int = 0
+    caps_logits: bool = False
+    """The model bends its logits (Gemma 2): rltrain makes them whole."""
 
     @property
     def parameters(self) -> int:
@@ -165,6 +167,7 @@ def _llama_like(sizes: Mapping[str, Any], kind: str) -> Shape:
         head_norms=head_norms,
         experts=experts,
         max_positions=count(sizes, "max_position_embeddings", usual=0) if sizes.get("max_position_embeddings") else 0,
+        caps_logits=sizes.get("final_logit_softcapping") is not None,
     )
 
 

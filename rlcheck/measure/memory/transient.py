@@ -47,6 +47,8 @@ class Pass:
     """Parameters are gathered for their use (FSDP); Megatron's stay where they are."""
     unfused: float = UNFUSED
     """Bytes for each element of the distribution besides the logits themselves."""
+    block_elements: int = 0
+    """Logits that exist at a time, where the head is read by blocks; 0: they exist whole."""
 
     @property
     def root_bytes(self) -> int:
@@ -114,6 +116,9 @@ def training(step: Pass) -> list[Owner]:
 
 def _logits(step: Pass) -> tuple[float, float]:
     """The logits, and what the loss makes of them at a time."""
+    if step.block_elements:
+        elements = min(step.logit_tokens * step.shape.vocab, step.block_elements)
+        return step.computed * elements, step.unfused * elements
     at_once = min(step.chunk_tokens, step.logit_tokens) if step.chunk_tokens else step.logit_tokens
     return step.computed * step.logit_tokens * step.shape.vocab, step.unfused * at_once * step.shape.vocab
 
@@ -143,7 +148,11 @@ def _adapter_bytes(step: Pass) -> float:
 
 def _at_logits(step: Pass) -> list[Owner]:
     logits, distribution = _logits(step)
-    if step.chunk_tokens:
+    if step.block_elements:
+        # Sums over blocks: the gradient of the hidden states in float32, that of the head's weight as it is computed.
+        hidden = step.shape.hidden * (_FLOAT32 * step.logit_tokens + step.computed * step.shape.vocab)
+        logits += hidden
+    elif step.chunk_tokens:
         # Gradients of the chunks before the last, which are put together when all are there.
         chunks = max(-(-step.logit_tokens // step.chunk_tokens), 1)
         logits = max(logits * (1 + (chunks - 1) / chunks) + distribution, 2 * logits)

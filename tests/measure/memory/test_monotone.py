@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcheck.facts.config import ConfigFacts
+from rlcheck.facts.config import ConfigFacts, ModelUse, RoleSpec, RunSpec
 from rlcheck.facts.memory import MemoryProfile
 from rlcheck.measure.memory.constants import CONSTANTS
 from rlcheck.measure.memory.limits import limits
 from rlcheck.measure.memory.predict import Gpu
+from rlcheck.measure.memory.roles import RLTRAIN_BLOCK_ELEMENTS, pass_of, role_memory
+from rlcheck.measure.memory.shapes import shape_of
 from rlcheck.measure.memory.summary import fits, host_peak
 from rlcheck.measure.memory.whatif import predicted, with_settings
 from tests.bench.gpu.memory_configs import SIZES, Case
@@ -163,3 +165,30 @@ def test_a_limit_is_the_last_that_fits(run: ConfigFacts) -> None:
     samples = (run.spec.actor.mini_batch_size or 1) * run.spec.rollout.n // run.spec.gpus_per_node
     assert most == 0 or update_fits(most)
     assert most >= samples or not update_fits(most + 1)
+
+
+@pytest.mark.parametrize("role", ["actor", "ref"])
+def test_a_head_read_by_blocks_takes_the_logits_off(role: str) -> None:
+    """32,768 tokens of rltrain: their bfloat16 logits alone are 10 GB, each with a gradient."""
+    case = Case("blocks", "7B", tokens=32768, prompt=16, response=8192, chunked=True, ref=True, gpus=8)
+    run = msgspec.structs.replace(case.facts(), framework="rltrain")
+
+    def logits(by_blocks: bool) -> int:
+        found = looked_at(run, all__model__fused_kernels=by_blocks)
+        wanted = "actor update" if role == "actor" else "ref log-probs"
+        phase = next(one for one in found.phases if one.name == wanted)
+        return sum(owner.num_bytes for owner in phase.owners if owner.kind == "logits")
+
+    assert logits(False) > 9e9
+    assert logits(True) < logits(False) / 4
+
+
+def test_capped_logits_are_counted_whole() -> None:
+    sizes = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "intermediate_size": 128, "vocab_size": 256_000}  # fmt: skip
+    made: list[int] = []
+    for more in ({}, {"final_logit_softcapping": 30.0}):
+        role = RoleSpec(name="actor", model=ModelUse(fused_kernels=True))
+        memory = role_memory(role, shape_of(sizes | more), 1)
+        made.append(pass_of(RunSpec(actor=role), memory, True, False).block_elements)
+    assert made == [RLTRAIN_BLOCK_ELEMENTS, 0]

@@ -42,7 +42,7 @@ class Algorithm:
                 lam=config.lam,
                 norm_adv_by_std_in_grpo=config.norm_adv_by_std_in_grpo,
             )
-            if "rollout_log_probs" in batch.names:
+            if {"rollout_log_probs", "old_log_probs"} <= batch.names:  # else the update reads the latter
                 weights, found = rollout_is_weights(
                     batch["old_log_probs"], batch["rollout_log_probs"], batch.engine_mask, config.rollout_correction
                 )

@@ -98,6 +98,10 @@ def start_crew(
             loading.append(train_group.begin_setup(total_steps))
         gather(runtime, building, START_S, "making the workers")
     facts = _load(config, runtime, train_group, engine_group, stages, total_steps, loading)
+    if config.actor_rollout_ref.model.use_fused_kernels:
+        for role, why in facts["training"][0]["whole_logits"].items():
+            if why:
+                stages.say(f"note: logits of the {role} exist whole, use_fused_kernels has no effect on it: {why}")
     rollout = Rollout(config, train_group, engine_group, prepared.tokenizer, clock)
     return Crew(train_group, engine_group, rollout, facts)
 

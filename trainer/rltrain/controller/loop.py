@@ -65,14 +65,15 @@ class Loop:
             batch, metrics = self.experience(step, rows)
             with self._unbroken():
                 metrics |= self.learn(step, batch)
-                metrics |= measure(step, batch, self._config) | self._clock.taken()
+                batch, found = self._roles.actor.after_update(batch)
+                metrics |= found | measure(step, batch, self._config) | self._clock.taken()
                 self._callbacks.on_step_end(StepRecord(step, metrics, batch))
 
     def experience(self, step: int, rows: list[Row]) -> tuple[Batch, Metrics]:
         """Samples of the current policy with everything that learning needs."""
         roles = self._roles
         batch, metrics = self._collector.collect(step, rows)
-        batch = roles.actor.log_probs(batch)
+        batch = roles.actor.before_update(step, batch)
         if roles.reference is not None:
             batch = roles.reference.log_probs(batch)
         if roles.critic is not None:

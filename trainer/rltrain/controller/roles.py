@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rltrain.algos.off_policy import off_policy_metrics
 from rltrain.config.schema import RunConfig
-from rltrain.controller.audited import choose, places
+from rltrain.controller.audited import Place, choose, places
+from rltrain.controller.on_policy import update_reads
 from rltrain.controller.reward_manager import request
 from rltrain.controller.train_group import STALL_REPORT_S, TrainGroup
 from rltrain.core.batch import Batch, Sample
 from rltrain.core.clock import Clock
 from rltrain.core.metrics import Metrics
 from rltrain.rewards.model import conversation
-from rltrain.workers.fsdp.micro import MicroSize, row_lengths
+from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, cut, row_lengths
 from rltrain.workers.fsdp.rank import derive_seed
 from rltrain.workers.fsdp.split import actor_minis, critic_minis, shards
 
@@ -54,6 +56,36 @@ class Actor(Role):
 
     recomputed: Mapping[str, object] = MappingProxyType({})
     """For the audit: how far log-probabilities of some of this step's rows moved when each was read alone."""
+    _alone: Sequence[tuple[Place, Tensor]] = ()
+    """Of a step whose update reads old log-probabilities: rows that were read alone before it, [1, R] each."""
+    _late: Mapping[str, Tensor] | None = None
+    """What that update has read."""
+
+    def before_update(self, step: int, batch: Batch) -> Batch:
+        """BATCH with what `log_probs` gives, unless the update of STEP gives it (`on_policy`)."""
+        self.recomputed, self._alone, self._late = {}, (), None
+        if not update_reads(self._config, step):
+            return self.log_probs(batch)
+        if self._config.trainer.audit:
+            with self._clock.stage("old_log_prob"):
+                self._alone = self._read_alone(step, batch)
+        return batch
+
+    def after_update(self, batch: Batch) -> tuple[Batch, Metrics]:
+        """BATCH with what the update has read in the place of `log_probs`, and the metrics that were left for it."""
+        if self._late is None:
+            return batch, {}
+        batch = batch.with_fields(self._late)
+        old, mask = batch["old_log_probs"], batch["response_mask"]
+        if self._alone:
+            pairs = [(alone[0], old[at.row], mask[at.row]) for at, alone in self._alone]
+            gaps = torch.cat([(alone - read)[real].abs() for alone, read, real in pairs])
+            where = [asdict(at) for at, _ in self._alone]
+            worst = float(gaps.max()) if len(gaps) else 0.0
+            self.recomputed = {"max_abs_diff": worst, "num_tokens": float(len(gaps)), "rows": where}
+        if "rollout_log_probs" not in batch.names:
+            return batch, {}
+        return batch, off_policy_metrics(old, batch["rollout_log_probs"], mask)
 
     def log_probs(self, batch: Batch) -> Batch:
         """BATCH with `old_log_probs` and `entropys` under the weights that generated it."""
@@ -79,16 +111,53 @@ class Actor(Role):
         where = [asdict(one) for one in chosen]
         return {"max_abs_diff": answers[0]["max_abs_diff"], "num_tokens": tokens, "rows": where}
 
+    def _read_alone(self, step: int, batch: Batch) -> list[tuple[Place, Tensor]]:
+        """One row for each rank, read alone before the update reads it among others."""
+        rows, config = batch.only(FORWARD_FIELDS).bare(), self._config
+        minis = [
+            rank[0]
+            for rank in actor_minis({**rows, "advantages": rows["response_mask"]}, config, step, len(self._ranks.slots))
+        ]
+        size = MicroSize.of(config.actor_rollout_ref.actor)
+        read = [
+            [
+                Place(mini.rows[one], rank, number, position)
+                for number, group in enumerate(cut(row_lengths(mini.shard), size))
+                for position, one in enumerate(group)
+            ]
+            for rank, mini in enumerate(minis)
+        ]
+        chosen = choose(read, derive_seed(config.trainer.seed, "audit", batch.samples[0].uid))
+        parts = [{name: field[one.row : one.row + 1].clone() for name, field in rows.items()} for one in chosen]
+        answers: list[Tensor] = self._each("log_probs_alone", parts, "reading rows alone")
+        return list(zip(chosen, answers, strict=True))
+
     def update(self, step: int, batch: Batch) -> Metrics:
         """Learn from BATCH; metrics of all ranks together."""
         with self._clock.stage("update_actor"):
             minis = actor_minis(learnt_from(batch, self._config).bare(), self._config, step, len(self._ranks.slots))
+            if "old_log_probs" not in batch.names:
+                assert update_reads(self._config, step), "nobody has read the old log-probabilities"
+                return self._update_reading(step, batch, minis)
             metrics: Metrics = self._each("update_actor", minis, "the actor's update")[0]
             if self._config.algorithm.rollout_correction.bypass_mode:  # no pass before the update has read it
                 metrics["actor/entropy"] = metrics["actor/entropy_loss"]
                 del metrics["actor/log_ratio_before_step"]  # of two programs, not of one policy before its step
             self._train_group.policy_version = step
             return metrics
+
+    def _update_reading(self, step: int, batch: Batch, minis: Sequence[Sequence[MiniBatch]]) -> Metrics:
+        """The one update of an iteration, which also reads old log-probabilities and entropies: they go to `_late`."""
+        answers: list[tuple[Metrics, dict[str, Tensor]]] = self._each(
+            "update_and_read_actor", minis, "the actor's update"
+        )
+        late = {name: torch.zeros(batch["response_mask"].shape) for name in answers[0][1]}
+        for [mini], (_, found) in zip(minis, answers, strict=True):
+            for name, values in found.items():
+                late[name][list(mini.rows)] = values
+        self._late = late
+        self._train_group.policy_version = step
+        return answers[0][0]
 
 
 def learnt_from(batch: Batch, config: RunConfig) -> Batch:

@@ -21,13 +21,17 @@ def gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """
     if inputs.values is None:
         raise ValueError("gae needs values, which the critic computes")
-    rewards, values, mask = inputs.token_level_rewards, inputs.values, inputs.response_mask
-    next_value = next_advantage = torch.zeros_like(rewards[:, 0])
+    # Time first: a step then reads and writes neighbours.
+    rewards, values, mask = (
+        each.t().contiguous() for each in (inputs.token_level_rewards, inputs.values, inputs.response_mask)
+    )
+    next_value = next_advantage = torch.zeros_like(rewards[0])
     advantages = torch.zeros_like(rewards)
-    for t in reversed(range(rewards.shape[1])):
-        delta = rewards[:, t] + inputs.gamma * next_value - values[:, t]
-        advantage = delta + inputs.gamma * inputs.lam * next_advantage
-        advantages[:, t] = advantage
-        next_value = torch.where(mask[:, t], values[:, t], next_value)
-        next_advantage = torch.where(mask[:, t], advantage, next_advantage)
-    return whiten(advantages, mask), advantages + values
+    discount = inputs.gamma * inputs.lam
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + inputs.gamma * next_value - values[t]
+        advantages[t] = delta + discount * next_advantage
+        next_value = torch.where(mask[t], values[t], next_value)
+        next_advantage = torch.where(mask[t], advantages[t], next_advantage)
+    found = advantages.t().contiguous()
+    return whiten(found, inputs.response_mask), found + inputs.values

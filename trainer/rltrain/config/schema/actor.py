@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rltrain.config.schema.base import Section
-from rltrain.config.schema.model import FsdpConfig, ModelConfig, OptimConfig
+from rltrain.config.schema.model import FsdpConfig, ModelConfig, OptimConfig, PolicyModelConfig
 from rltrain.config.schema.rollout import RolloutConfig
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -70,7 +70,7 @@ class ActorRolloutRefConfig(Section):
     """True: rollout engines share the actor's devices. False: they have devices of their own (`rollout.nnodes`)."""
     nccl_timeout: int = Field(default=600, gt=0)
     """Seconds after which a collective is given up."""
-    model: ModelConfig = ModelConfig()
+    model: PolicyModelConfig = PolicyModelConfig()
     actor: ActorConfig = ActorConfig()
     ref: RefConfig = RefConfig()
     rollout: RolloutConfig

@@ -18,6 +18,7 @@ import rltrain
 from rlcheck.facts.capsule import SCHEMA, Capsule, EngineRecord, Origin
 from rltrain.cluster.teardown import Interrupted
 from rltrain.cluster.waits import Say
+from rltrain.config.schema import FsdpConfig, ModelConfig
 from rltrain.controller import kept, origins
 from rltrain.controller.callbacks.base import Callback, RunInfo, StepRecord
 from rltrain.controller.crew import Crew
@@ -151,7 +152,9 @@ class Capsules(Callback):
     def _read_origins(self, start_step: int) -> dict[str, Origin]:
         """By role; of the actor and the critic as they are at START_STEP."""
         config, found = self._prepared.config, dict[str, Origin]()
-        sections = {"actor": (config.actor_rollout_ref.model, config.actor_rollout_ref.actor.fsdp_config)}
+        sections: dict[str, tuple[ModelConfig, FsdpConfig]] = {
+            "actor": (config.actor_rollout_ref.model, config.actor_rollout_ref.actor.fsdp_config)
+        }
         if config.critic.enable:
             sections["critic"] = (config.critic.model, config.critic.fsdp_config)
         if config.needs_reference:

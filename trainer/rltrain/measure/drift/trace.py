@@ -24,7 +24,7 @@ def trace(
 ) -> None:
     """Read TOKEN_IDS once (collective), and write what each operation gave.
 
-    The pass is that of log-probabilities, packed or padded as POLICY says, at temperature 1.
+    The pass is that of log-probabilities, packed or padded as POLICY says, at temperature 1, with whole logits.
 
     Args:
         sharded: the model that reads.
@@ -36,7 +36,7 @@ def trace(
     sharded.model.eval()
     others = None if given is None else load_file(given)
     with sharded.in_use(), torch.no_grad(), listening(sharded.model, others) as recorder:
-        stats = replace(policy, temperature=1.0)(one_row(token_ids, sharded.device))
+        stats = replace(policy, temperature=1.0, head=None)(one_row(token_ids, sharded.device))
         recorder.add(LOG_PROBS, stats.log_probs[0][:, None])
     if file is not None:
         recorder.save(file, len(token_ids) - 1)

@@ -32,7 +32,10 @@ def config_of(spec: RunSpec, directories: dict[str, str], num_gpus: int) -> RunC
     critic = spec.critic
     tree: dict[str, Any] = {
         "actor_rollout_ref": {
-            "model": _model(spec.actor.model, directories["actor"]),
+            "model": {
+                **_model(spec.actor.model, directories["actor"]),
+                "use_fused_kernels": spec.actor.model.fused_kernels,
+            },
             "actor": _actor(spec.actor),
             "ref": {"fsdp_config": _fsdp(spec.ref or spec.actor)},
             "rollout": _rollout(spec),

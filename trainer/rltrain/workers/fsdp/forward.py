@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rltrain.workers.fsdp.fused_head import EntropyUse, FusedHead
 from rltrain.workers.fsdp.micro import Shard
 
 CHUNK_TOKENS = 1024
@@ -25,8 +26,8 @@ class TokenStats:
 
     log_probs: Tensor
     """float32 [B, R], 0 where there is no token."""
-    entropys: Tensor
-    """float32 [B, R], nats, 0 where there is no token."""
+    entropys: Tensor | None
+    """float32 [B, R], nats, 0 where there is no token; None: not asked for."""
 
 
 @dataclass(frozen=True)
@@ -38,40 +39,55 @@ class Policy:
     packed: bool
     chunked: bool
     compiled: bool = False
+    head: FusedHead | None = None
+    """None: the logits exist whole."""
 
-    def __call__(self, rows: Shard, entropy_grad: bool = False) -> TokenStats:
+    def __call__(self, rows: Shard, entropy: EntropyUse = "read") -> TokenStats:
         """Log-probability and entropy of each response token.
 
         Args:
             rows: a micro batch on the model's device.
-            entropy_grad: entropy takes part in the loss.
+            entropy: its use.
         """
-        outputs, where = response_outputs(self.model, rows, self.packed)
-        targets = response_targets(rows, where, self.packed)
-        log_probs, entropys = self._stats(outputs, targets, entropy_grad)
-        return TokenStats(place(log_probs, where), place(entropys, where))
+        targets = response_targets(rows, response_places(rows), self.packed)
 
-    def _stats(self, logits: Tensor, targets: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor]:
-        """[N, V], [N] -> [N], [N]."""
-        function: Callable[..., tuple[Tensor, Tensor]] = token_stats
+        def whole(logits: Tensor) -> tuple[Tensor, Tensor | None]:
+            return self._stats(logits, targets, entropy)
+
+        if self.head is None:
+            outputs, where = response_outputs(self.model, rows, self.packed)
+            log_probs, entropys = whole(outputs)
+        else:
+            with self.head.reading(targets, self.temperature, entropy, whole):
+                outputs, where = response_outputs(self.model, rows, self.packed)
+            log_probs, entropys = outputs[..., 0], outputs[..., 1] if outputs.shape[-1] > 1 else None
+        return TokenStats(place(log_probs, where), None if entropys is None else place(entropys, where))
+
+    def _stats(self, logits: Tensor, targets: Tensor, entropy: EntropyUse) -> tuple[Tensor, Tensor | None]:
+        """[N, V], [N] -> [N], and [N] or None."""
+        function: Callable[..., tuple[Tensor, Tensor | None]] = token_stats
         if self.compiled:
             function = torch.compile(token_stats, dynamic=True)
         if not self.chunked:
-            return function(logits, targets, self.temperature, entropy_grad)
-        pairs: list[tuple[Tensor, Tensor]] = []
+            return function(logits, targets, self.temperature, entropy)
+        pairs: list[tuple[Tensor, Tensor | None]] = []
         for piece, wanted in zip(logits.split(CHUNK_TOKENS), targets.split(CHUNK_TOKENS), strict=True):
             # Checkpointed: the float32 copies are made again in backward, one chunk at a time.
-            pairs.append(checkpoint(function, piece, wanted, self.temperature, entropy_grad, use_reentrant=False))
-        return torch.cat([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
+            pairs.append(checkpoint(function, piece, wanted, self.temperature, entropy, use_reentrant=False))
+        entropys = [pair[1] for pair in pairs if pair[1] is not None]
+        return torch.cat([pair[0] for pair in pairs]), torch.cat(entropys) if entropys else None
 
 
-def token_stats(logits: Tensor, targets: Tensor, temperature: float, entropy_grad: bool) -> tuple[Tensor, Tensor]:
+def token_stats(
+    logits: Tensor, targets: Tensor, temperature: float, entropy: EntropyUse
+) -> tuple[Tensor, Tensor | None]:
     """log p(target) and the entropy of softmax(logits / temperature), in float32. [N, V], [N] -> [N], [N]."""
     log_p = F.log_softmax(logits.float() / temperature, dim=-1)
     chosen = log_p.gather(-1, targets[:, None]).squeeze(-1)
-    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-        entropy = -(log_p.exp() * log_p).sum(dim=-1)
-    return chosen, entropy
+    if entropy == "none":
+        return chosen, None
+    with torch.set_grad_enabled(entropy == "learnt" and torch.is_grad_enabled()):
+        return chosen, -(log_p.exp() * log_p).sum(dim=-1)
 
 
 def values(model: nn.Module, rows: Shard, packed: bool) -> Tensor:
@@ -88,10 +104,8 @@ def response_outputs(model: nn.Module, rows: Shard, packed: bool) -> tuple[Tenso
     Returns:
         [N, ...] (packed: N response tokens, row after row; padded: N = B * R), and bool [B, R].
     """
-    ids, real = rows["input_ids"], rows["attention_mask"].bool()
-    num_response = rows["response_mask"].shape[1]
-    num_prompt = ids.shape[1] - num_response
-    where = real[:, num_prompt:]
+    ids, real, where = rows["input_ids"], rows["attention_mask"].bool(), response_places(rows)
+    num_prompt = ids.shape[1] - where.shape[1]
     if not packed:
         keep = torch.arange(num_prompt - 1, ids.shape[1] - 1, device=ids.device)
         out = _call(model, keep, input_ids=ids, attention_mask=real, position_ids=rows["position_ids"])
@@ -112,6 +126,11 @@ def response_outputs(model: nn.Module, rows: Shard, packed: bool) -> tuple[Tenso
         max_length_k=longest,
     )
     return out[0], where
+
+
+def response_places(rows: Shard) -> Tensor:
+    """Where there is a response token: bool [B, R]."""
+    return rows["attention_mask"][:, -rows["response_mask"].shape[1] :].bool()
 
 
 def _call(model: nn.Module, keep: Tensor, **inputs: Tensor | int) -> Tensor:

@@ -45,6 +45,12 @@ def infer(
     return result
 
 
+def alone(sharded: ShardedModel, policy: Policy, shard: Shard) -> Tensor:
+    """Log-probabilities of SHARD's rows, each row in a pass of its own (collective): float32 [B, R] on the host."""
+    name = "log_probs"
+    return infer(sharded, shard, MicroSize(1, None), lambda rows: {name: policy(rows, "none").log_probs}, (name,))[name]
+
+
 def recompute(sharded: ShardedModel, policy: Policy, shard: Shard) -> dict[str, float]:
     """Read the log-probabilities of SHARD's rows again, each row alone (collective), and compare.
 
@@ -54,10 +60,7 @@ def recompute(sharded: ShardedModel, policy: Policy, shard: Shard) -> dict[str, 
     Returns:
         `max_abs_diff` of a token's log-probability over all ranks, and `num_tokens` compared on this rank.
     """
-    alone = infer(
-        sharded, shard, MicroSize(1, None), lambda rows: {"log_probs": policy(rows).log_probs}, ("log_probs",)
-    )["log_probs"]
     mask = shard["response_mask"].bool()
-    gaps = (alone - shard["old_log_probs"].cpu()).abs()[mask.cpu()]
+    gaps = (alone(sharded, policy, shard) - shard["old_log_probs"].cpu()).abs()[mask.cpu()]
     worst = float(gaps.max()) if gaps.numel() else 0.0
     return {"max_abs_diff": largest(worst, sharded.device), "num_tokens": float(mask.sum())}

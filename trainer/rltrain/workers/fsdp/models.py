@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from rltrain.config.schema import ModelConfig, RunConfig
 from rltrain.rewards.model import RewardModel, load_model, make_model
-from rltrain.workers.fsdp import packing
+from rltrain.workers.fsdp import head_proof, packing
 from rltrain.workers.fsdp.build import FILES, Weights, load_causal_lm, load_value_model, shard
 from rltrain.workers.fsdp.comm_timing import time_gradients
 from rltrain.workers.fsdp.forward import Policy, values
@@ -88,7 +88,28 @@ def make_policy(sharded: ShardedModel, config: RunConfig) -> Policy:
         packed=section.model.use_remove_padding,
         chunked=sharded.fsdp.entropy_from_logits_with_chunking,
         compiled=section.actor.use_torch_compile,
+        head=sharded.head,
     )
+
+
+def fuse_head(sharded: ShardedModel, config: RunConfig) -> str:
+    """Read the policy's head by blocks from now on, if that gives what the whole logits give (collective).
+
+    Returns:
+        why it is not; "" if it is.
+    """
+    if not config.actor_rollout_ref.model.use_fused_kernels:
+        return f"{packing.ACTOR}.use_fused_kernels=false"
+    policy = replace(make_policy(sharded, config), compiled=False, head=None)
+    bound = packing.BOUNDS.get(to_dtype(sharded.fsdp.dtype), packing.HALF).exact
+    sharded.model.eval()
+    with sharded.in_use():
+        rows, _ = _trial(sharded, config)
+        found = head_proof.proven(policy, rows, bound, lambda gap: largest(gap, sharded.device))
+    if isinstance(found, str):
+        return found
+    sharded.head = found
+    return ""
 
 
 def prove_policy(sharded: ShardedModel, config: RunConfig) -> None:
@@ -129,16 +150,20 @@ def _prove(
     packed: bool,
     read: Callable[[tuple[Shard, Shard]], packing.Gaps],
 ) -> None:
+    sharded.model.eval()
+    with sharded.in_use():
+        gaps = read(_trial(sharded, config))
+    worst = (largest(gap if math.isfinite(gap) else math.inf, sharded.device) for gap in astuple(gaps))
+    dtype = to_dtype(sharded.fsdp.dtype)
+    packing.judge(packing.Gaps(*worst), dtype, architecture(sharded.model), section, packed)
+
+
+def _trial(sharded: ShardedModel, config: RunConfig) -> tuple[Shard, Shard]:
     model = sharded.model.backbone if isinstance(sharded.model, ValueModel) else sharded.model
     assert isinstance(model, PreTrainedModel)
     vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
     room = (config.data.max_prompt_length, config.data.max_response_length)
-    sharded.model.eval()
-    with sharded.in_use():
-        gaps = read(packing.trial_rows(vocabulary, room, sharded.device))
-    worst = (largest(gap if math.isfinite(gap) else math.inf, sharded.device) for gap in astuple(gaps))
-    dtype = to_dtype(sharded.fsdp.dtype)
-    packing.judge(packing.Gaps(*worst), dtype, architecture(sharded.model), section, packed)
+    return packing.trial_rows(vocabulary, room, sharded.device)
 
 
 def num_parameters(model: nn.Module) -> int:

@@ -70,7 +70,7 @@ def sft_step(
     plain = replace(policy, temperature=1.0)
 
     def loss_function(micro: Shard, normalizer: AggNormalizer) -> tuple[Tensor, dict[str, Tensor]]:
-        terms = -plain(micro).log_probs
+        terms = -plain(micro, "none").log_probs
         loss = aggregate(terms, micro["response_mask"].bool(), "token-mean", normalizer)
         return loss, {"loss": loss}
 

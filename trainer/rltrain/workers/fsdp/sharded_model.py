@@ -13,6 +13,7 @@ from rltrain.config.schema import FsdpConfig
 from rltrain.core.tensors import empty_cache
 from rltrain.workers.fsdp.build import reshard
 from rltrain.workers.fsdp.comm_timing import TimedReduceScatter
+from rltrain.workers.fsdp.fused_head import FusedHead
 from rltrain.workers.fsdp.optim import Stepper, local
 from rltrain.workers.fsdp.watch import UNWATCHED, Watch
 
@@ -35,6 +36,8 @@ class ShardedModel:
     gradient_comm: TimedReduceScatter | None = None
     watch: Watch = UNWATCHED
     """Is told of what updates do."""
+    head: FusedHead | None = None
+    """Reads a policy's log-probabilities by blocks; None: its logits exist whole."""
 
     def trainer(self) -> Stepper:
         """What trains this role."""

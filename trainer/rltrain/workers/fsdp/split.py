@@ -18,9 +18,9 @@ from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, cut, row_lengths
 from rltrain.workers.fsdp.rank import derive_seed
 
 _COMMON = ("input_ids", "attention_mask", "response_mask")
-ACTOR_FIELDS = (*_COMMON, "old_log_probs", "advantages")
-ACTOR_OPTIONAL_FIELDS = ("ref_log_probs", "rollout_is_weights")
-"""Taken along where they exist."""
+ACTOR_FIELDS = (*_COMMON, "advantages")
+ACTOR_OPTIONAL_FIELDS = ("old_log_probs", "ref_log_probs", "rollout_is_weights")
+"""Taken along where they exist. Without the first the update reads them."""
 CRITIC_FIELDS = (*_COMMON, "values", "returns")
 
 

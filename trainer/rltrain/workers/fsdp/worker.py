@@ -28,7 +28,7 @@ from rltrain.workers.fsdp.build import FILES, Weights, reshard
 from rltrain.workers.fsdp.capture import Capture, Captured, not_finite, states
 from rltrain.workers.fsdp.export import export
 from rltrain.workers.fsdp.forward import Policy, values
-from rltrain.workers.fsdp.inference import infer, recompute
+from rltrain.workers.fsdp.inference import alone, infer, recompute
 from rltrain.workers.fsdp.metrics import largest
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard
 from rltrain.workers.fsdp.parts import Parts, parts
@@ -64,6 +64,8 @@ class TrainWorker:
         self._sft: ShardedModel | None = None
         self._reward_model: RewardModel | None = None
         self._publisher: Publisher | None = None
+        self._whole_logits: dict[str, str] = {}
+        """By role, why its logits exist whole; "": they do not."""
         self._learnt = ""
         self._reference_changed = False
         """The reference is not what the model's directory holds, so a checkpoint must hold it."""
@@ -83,8 +85,10 @@ class TrainWorker:
         seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
         self._add("actor", models.make_actor(config, info, mesh, total_steps, self._weights))
         models.prove_policy(self._models["actor"], config)
+        self._whole_logits["actor"] = models.fuse_head(self._models["actor"], config)
         if config.needs_reference:
             self._add("ref", models.make_reference(config, info, mesh, self._weights))
+            self._whole_logits["ref"] = models.fuse_head(self._models["ref"], config)
         if config.critic.enable:
             self._add("critic", models.make_critic(config, info, mesh, total_steps, self._weights))
             models.prove_critic(self._models["critic"], config)
@@ -109,6 +113,7 @@ class TrainWorker:
             **kernels(self._info.device),
             "torch": torch.__version__,
             "architecture": models.architecture(model),
+            "whole_logits": self._whole_logits,
             "num_parameters": {name: models.num_parameters(sharded.model) for name, sharded in self._models.items()},
         }
 
@@ -121,6 +126,7 @@ class TrainWorker:
 
         def read(rows: Shard) -> dict[str, Tensor]:
             stats = policy(rows)
+            assert stats.entropys is not None
             return {"old_log_probs": stats.log_probs, "entropys": stats.entropys}
 
         return infer(sharded, shard, size, read, ("old_log_probs", "entropys"))
@@ -129,7 +135,8 @@ class TrainWorker:
         """`ref_log_probs` of SHARD's response tokens under the reference: float32 [B, R] on the host."""
         sharded = self._models["ref"]
         policy, size = self._policy(sharded), MicroSize.of_reference(self._config)
-        return infer(sharded, shard, size, lambda rows: {"ref_log_probs": policy(rows).log_probs}, ("ref_log_probs",))
+        name = "ref_log_probs"
+        return infer(sharded, shard, size, lambda rows: {name: policy(rows, "none").log_probs}, (name,))
 
     def values(self, shard: Shard) -> dict[str, Tensor]:
         """`values` before SHARD's response tokens: float32 [B, R] on the host."""
@@ -153,6 +160,11 @@ class TrainWorker:
         """
         sharded = self._models["actor"]
         return recompute(sharded, self._policy(sharded), shard)
+
+    def log_probs_alone(self, shard: Shard) -> Tensor:
+        """The actor's log-probabilities of SHARD, each row read in a pass of its own: float32 [B, R] on the host."""
+        sharded = self._models["actor"]
+        return alone(sharded, self._policy(sharded), shard)
 
     def _policy(self, sharded: ShardedModel) -> Policy:
         return models.make_policy(sharded, self._config)
@@ -180,7 +192,16 @@ class TrainWorker:
         """Train the actor on MINIS (from `split.actor_minis`): metrics, equal on all ranks."""
         sharded, section = self._models["actor"], self._config.actor_rollout_ref.actor
         self._learnt = weights.rows_hash([mini.shard for mini in minis])
-        return actor.update_actor(sharded, self._policy(sharded), section, minis, self._info.world_size)
+        # With bypass_mode nothing reads the entropy before.
+        reads = self._config.algorithm.rollout_correction.bypass_mode
+        return actor.update_actor(sharded, self._policy(sharded), section, minis, self._info.world_size, reads)
+
+    def update_and_read_actor(self, minis: Sequence[MiniBatch]) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """The same with the one of MINIS, which has no old log-probabilities; and what `log_probs` would have given."""
+        sharded, section = self._models["actor"], self._config.actor_rollout_ref.actor
+        [mini] = minis
+        self._learnt = weights.rows_hash([mini.shard])
+        return actor.update_and_read(sharded, self._policy(sharded), section, mini, self._info.world_size)
 
     def update_critic(self, minis: Sequence[MiniBatch]) -> dict[str, float]:
         """Train the critic on MINIS (from `split.critic_minis`): metrics, equal on all ranks."""
