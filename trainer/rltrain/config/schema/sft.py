@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rltrain.config.schema.base import Section
 from rltrain.config.schema.data import Files, ToyConfig
-from rltrain.config.schema.model import FsdpConfig, ModelConfig, OptimConfig
+from rltrain.config.schema.model import FsdpConfig, OptimConfig, PolicyModelConfig
 from rltrain.config.schema.run import AnyTrainerConfig, RayKwargsConfig
 
 
@@ -84,7 +84,7 @@ class SftConfig(Section):
     """One supervised training: everything that `rltrain sft` needs to know."""
 
     data: SftDataConfig = SftDataConfig()
-    model: ModelConfig = ModelConfig()
+    model: PolicyModelConfig = PolicyModelConfig()
     engine: FsdpConfig = FsdpConfig()
     optim: SftOptimConfig = SftOptimConfig()
     trainer: SftTrainerConfig = SftTrainerConfig()

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from rltrain.config.schema import RunConfig
-from rltrain.workers.rollout.worker import EngineWorker, make_engine
+from rltrain.workers.rollout.worker import EngineWorker
 
 
 class SavedEngineWorker(EngineWorker):
     """`EngineWorker` for answering alone: as soon as it has started, it can generate."""
 
     def __init__(self, config: RunConfig, index: int) -> None:
-        super().__init__(config, index)
-        self._engine = make_engine(config, saved_weights=True)
+        super().__init__(config, index, saved_weights=True)
 
     def start(self) -> dict[str, Any]:
         """See `EngineWorker.start`."""

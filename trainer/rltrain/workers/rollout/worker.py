@@ -42,12 +42,13 @@ class EngineWorker:
     Args:
         config: resolved; `actor_rollout_ref.model.path` is the model's directory.
         index: of this engine among the replicas.
+        saved_weights: begin with those of the model's files; otherwise with random ones, until others are loaded.
     """
 
-    def __init__(self, config: RunConfig, index: int) -> None:
+    def __init__(self, config: RunConfig, index: int, saved_weights: bool = False) -> None:
         self._index, self._config = index, config
         self._processes = config.actor_rollout_ref.rollout.tensor_model_parallel_size
-        self._engine = make_engine(config)
+        self._engine = make_engine(config, saved_weights)
         self.has_weights = False
         """The engine holds the last published weights, whole; else random ones, or a part."""
         self._version = -1
