@@ -13,7 +13,7 @@ drops the borders on their way, and are refused.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from rltrain.core.tensors import ints
 
 NAME = "rltrain_packed"
 KEY = "actor_rollout_ref.model.use_remove_padding"
+
+_is_repeatable = False
 
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """Arguments that change the scores, and that SDPA or the packed kernel would leave out."""
@@ -100,9 +102,41 @@ def varlen(
         key, value = (tensor.repeat_interleave(heads // kv_heads, dim=1) for tensor in (key, value))
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     left = -1 if window is None else window - 1
+    if _is_repeatable:
+        q, k, v = _passed(torch.are_deterministic_algorithms_enabled(), q, k, v)
     out = varlen_attn(q, k, v, borders, borders, longest, longest, scale=scale, window_size=(left, 0))
     assert isinstance(out, Tensor)
+    if _is_repeatable:
+        (out,) = _passed(True, out)
     return out[None]
+
+
+def repeatable(on: bool) -> None:
+    """Whether gradients of packed attention are the same bits each time, from the next forward pass on.
+
+    The flash kernel's backward adds up a query's gradient in the order in which its blocks finish, unless torch asks
+    for deterministic algorithms. That costs time, so that only steps that may be run again pay for it.
+    """
+    global _is_repeatable
+    _is_repeatable = on
+
+
+def _passed(on: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+    return cast("tuple[Tensor, ...]", _Deterministic.apply(on, *tensors))
+
+
+class _Deterministic(torch.autograd.Function):
+    """Passes tensors on; when gradients come back through it, deterministic algorithms go ON or off."""
+
+    @staticmethod
+    def forward(ctx: Any, on: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.on = on
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        torch.use_deterministic_algorithms(ctx.on)
+        return (None, *gradients)
 
 
 def packed_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:

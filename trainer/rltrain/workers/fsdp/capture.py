@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from rlcheck.facts.capsule import MicroRecord
+from rltrain.workers.fsdp import attention
 from rltrain.workers.fsdp.micro import Shard
 from rltrain.workers.fsdp.optim import StepResult
 from rltrain.workers.fsdp.outputs import Outputs
 from rltrain.workers.fsdp.parts import Parts, parts
 from rltrain.workers.fsdp.sharded_model import ShardedModel
-from rltrain.workers.fsdp.watch import Watch
+from rltrain.workers.fsdp.watch import UNWATCHED, Watch
 from rltrain.workers.fsdp.weights import named_weights
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -74,6 +75,7 @@ class Capture(Watch):
         self._sent = self._sent_now()
         self._states = [states(sharded, "before", elements)]
         self._outputs = Outputs(sharded.model, every=elements is None)
+        attention.repeatable(True)
 
     def begin_mini(self, rows: Sequence[int]) -> None:
         """See `Watch`."""
@@ -122,6 +124,7 @@ class Capture(Watch):
         """Everything, with the states after the step; of what updates read ROWS of the batch alone, None: all."""
         wanted = None if rows is None else set(rows)
         self._outputs.close()
+        attention.repeatable(False)
         readings: dict[str, Tensor] = {}
         rows_of: list[list[int]] = []
         for number, passes in enumerate(self._readings):
@@ -140,6 +143,17 @@ class Capture(Watch):
         states: Iterator[dict[str, Tensor]] = iter(self._sharded.trainer().optimizer.state.values())
         first = next(states, None)
         return None if not first else int(first["step"])
+
+
+def ended(sharded: ShardedModel, elements: int | None, rows: Sequence[int] | None) -> Captured:
+    """What the `Capture` of SHARDED has kept, which ends with this; without one, what an update has left.
+
+    ELEMENTS and ROWS are as for `Capture` and `Capture.taken`.
+    """
+    watch, sharded.watch = sharded.watch, UNWATCHED
+    if isinstance(watch, Capture):
+        return watch.taken(rows)
+    return Captured([states(sharded, "after", elements)], not_finite=not_finite(sharded))
 
 
 def finite(value: float) -> float | None:

@@ -25,7 +25,7 @@ from rltrain.core.tensors import empty_cache
 from rltrain.rewards.model import Conversation, RewardModel
 from rltrain.workers.fsdp import actor, critic, held, models, sft, state, weights
 from rltrain.workers.fsdp.build import FILES, Weights, reshard
-from rltrain.workers.fsdp.capture import Capture, Captured, not_finite, states
+from rltrain.workers.fsdp.capture import Capture, Captured, ended
 from rltrain.workers.fsdp.export import export
 from rltrain.workers.fsdp.forward import Policy, values
 from rltrain.workers.fsdp.inference import alone, infer, recompute
@@ -35,7 +35,6 @@ from rltrain.workers.fsdp.parts import Parts, parts
 from rltrain.workers.fsdp.precision import to_dtype
 from rltrain.workers.fsdp.rank import RankInfo, connect, derive_seed, disconnect, kernels, seed_everything
 from rltrain.workers.fsdp.sharded_model import ShardedModel
-from rltrain.workers.fsdp.watch import UNWATCHED
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.checksum import Piece
 from rltrain.workers.sync.publisher import Publisher
@@ -245,14 +244,7 @@ class TrainWorker:
             by role what was kept, of readings ROWS of the batch alone (None: all); the reference's weights, if there is
             one; what `weight_pieces` gives of NAMES.
         """
-        found: dict[str, Captured] = {}
-        for name in self._learning():
-            sharded = self._models[name]
-            watch, sharded.watch = sharded.watch, UNWATCHED
-            if isinstance(watch, Capture):
-                found[name] = watch.taken(rows)
-            else:
-                found[name] = Captured([states(sharded, "after", elements)], not_finite=not_finite(sharded))
+        found = {name: ended(self._models[name], elements, rows) for name in self._learning()}
         reference = None
         if "ref" in self._models:
             named = weights.named_weights(self._models["ref"].model)
