@@ -189,7 +189,7 @@ def test_a_vocabulary_that_is_cut(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 def test_an_engine_that_hides_what_it_reads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bos, engine_group = bench.sides.tokenizer.bos_token_id, bench.sides.crew.engine_group
     real = engine_group.generate
-    monkeypatch.setattr(rltrain.controller.rollout, "Request", lambda ids, seed: Request((bos, *ids), seed))
+    monkeypatch.setattr(rltrain.controller.rollout, "Request", lambda ids, *rest: Request((bos, *ids), *rest))
     monkeypatch.setattr(engine_group, "generate", lambda *args: [replace(one, prompt_ids=()) for one in real(*args)])
     found = bench.measure()
     assert why_missing(found.prompts)
@@ -198,7 +198,7 @@ def test_an_engine_that_hides_what_it_reads(bench: Bench, monkeypatch: pytest.Mo
 
 def test_a_special_token_that_one_side_adds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bos = bench.sides.tokenizer.bos_token_id
-    monkeypatch.setattr(rltrain.controller.rollout, "Request", lambda ids, seed: Request((bos, *ids), seed))
+    monkeypatch.setattr(rltrain.controller.rollout, "Request", lambda ids, *rest: Request((bos, *ids), *rest))
     found = bench.measure()
     assert need(found.prompts).num_differing == need(found.prompts).num_prompts
     assert need(found.prompts).length_diff_mean == -1.0

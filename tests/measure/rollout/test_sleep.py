@@ -24,6 +24,12 @@ class Engine:
         self.held = 2 if self.forgets else 50
         return self.forgets
 
+    def connect_sync(self, *_: object) -> None: ...
+
+    def load_bucket(self, *_: object) -> None: ...
+
+    def reset_prefix_cache(self) -> None: ...
+
     def wake(self, tag: str) -> None:
         self.calls.append(tag)
         self.held = 50

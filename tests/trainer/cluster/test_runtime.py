@@ -117,14 +117,6 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def test_a_local_ray_is_started_without_what_no_run_uses(runtime: Runtime) -> None:
-    commands = [process.command for process in runtime.started]
-    for needed in ("gcs_server", "raylet/raylet"):
-        assert any(needed in command for command in commands), commands
-    for other in ("dashboard/dashboard.py", "log_monitor.py", "autoscaler/_private/monitor.py"):
-        assert not any(other in command for command in commands), commands
-
-
 def test_nothing_is_left_after_a_run(drive: Any) -> None:
     driver = drive("exit")
     assert driver.facts["ports"]
@@ -277,6 +269,14 @@ def test_the_address_comes_from_the_config_then_the_environment(monkeypatch: pyt
     assert ray_start.wanted_address({}) == "10.0.0.1:6379"
     assert ray_start.wanted_address({"address": "10.0.0.2:6379"}) == "10.0.0.2:6379"
     assert ray_start.wanted_address({"address": "local"}) is None
+
+
+def test_a_local_ray_is_started_without_what_no_run_uses(runtime: Runtime) -> None:
+    commands = [process.command for process in runtime.started]
+    for needed in ("gcs_server", "raylet/raylet"):
+        assert any(needed in command for command in commands), commands
+    for other in ("dashboard/dashboard.py", "log_monitor.py", "autoscaler/_private/monitor.py"):
+        assert not any(other in command for command in commands), commands
 
 
 @pytest.mark.row("F67")

@@ -29,6 +29,10 @@ IgnoreOption = Annotated[
     tuple[str, ...],
     typer.Option("--ignore", metavar="ID", help="Waive a check: it no longer stops the run. Repeatable."),
 ]
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print config, placement, batch arithmetic and memory. Needs no GPU and no Ray."),
+]
 SkipOption = Annotated[
     bool, typer.Option("--skip-checks", help="Do not check the machine; problems then show late, on held GPUs.")
 ]
@@ -70,12 +74,7 @@ class RunRequest:
     COMMAND: ClassVar[str] = "run"
     source: Annotated[str, typer.Argument(metavar="CONFIG", help=f"Recipe ({_RECIPES}) or YAML file.")]
     overrides: OverridesArgument = ()
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print config, placement, batch arithmetic and memory. Needs no GPU and no Ray."
-        ),
-    ] = False
+    dry_run: DryRunOption = False
     gpu: Annotated[
         str,
         typer.Option(
@@ -106,10 +105,7 @@ class SftRequest:
     COMMAND: ClassVar[str] = "sft"
     source: Annotated[str, typer.Argument(metavar="CONFIG", help=f"Recipe ({_SFT_RECIPES}) or YAML file.")]
     overrides: OverridesArgument = ()
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print config, placement, batch arithmetic and memory; start nothing."),
-    ] = False
+    dry_run: DryRunOption = False
     ignore: IgnoreOption = ()
     skip_checks: SkipOption = False
 

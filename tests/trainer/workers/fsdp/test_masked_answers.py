@@ -17,6 +17,7 @@ from tests.trainer.workers.fsdp.configs import make_config
 from tests.trainer.workers.fsdp.models import random_batch
 
 CUT = 3
+IDS = ("input_ids", "prompts", "responses")
 
 
 def learnt(config: RunConfig, changed: bool, whole: bool = False) -> tuple[str, float]:
@@ -27,7 +28,7 @@ def learnt(config: RunConfig, changed: bool, whole: bool = False) -> tuple[str, 
     rows = random_batch(16, seed=8)
     with scenes.worker(config) as worker:
         fields: dict[str, Tensor] = {
-            **rows,
+            **{name: value.int() if name in IDS else value for name, value in rows.items() if name != "position_ids"},
             **worker.log_probs(rows),
             **worker.values(rows),
             **worker.ref_log_probs(rows),

@@ -77,8 +77,11 @@ class NoEngines:
         """Nothing wakes."""
         yield
 
-    def stop(self) -> None:
+    def begin_stop(self) -> None:
         """Nothing stops."""
+
+    def await_stop(self, _stopping: None) -> None:
+        """Nothing was stopping."""
 
 
 def config_here(kept: Kept, directory: Path, checkpoint: Path | None, notes: list[str]) -> RunConfig:
@@ -123,7 +126,7 @@ def config_here(kept: Kept, directory: Path, checkpoint: Path | None, notes: lis
         ),
         critic=replaced(config.critic, model=here(config.critic.model, own if is_own else place)),
         reward_model=replaced(config.reward_model, enable=False),
-        trainer=replaced(trainer, audit=False, verify_weight_sync=False, capsule_steps=(kept.head.step,)),
+        trainer=replaced(trainer, verify_weight_sync=False, capsule_steps=(kept.head.step,)),
         ray_kwargs=RayKwargsConfig(),
         toy=None,
     )
