@@ -26,7 +26,7 @@ SMALL = (
     "actor_rollout_ref.rollout.n=4",
     "reward_model.num_processes=1",
     "reward_model.rescore=true",
-    "sft_warmup.steps=20",
+    "sft_warmup.steps=40",
     "sft_warmup.batch_size=12",
     "sft_warmup.lr=0.01",
 )
@@ -84,7 +84,7 @@ def test_answers_earn_by_their_number(trained: Run) -> None:
     """Groups differ, so there is something to learn from, and the reference is in the loss."""
     first, *steps = trained.steps
     assert [first["step"], *(step["step"] for step in steps)] == [0, 1, 2]
-    assert "supervised warm-up, 20 steps of 12 demonstrations" in trained.out
+    assert "supervised warm-up, 40 steps of 12 demonstrations" in trained.out
     assert max(column(steps, "val/reward/mean")) > steps[-1]["val/reward/best_constant"] == 0.5
     for step in steps:
         assert 0 < step["critic/score/mean"] < 1
