@@ -190,7 +190,9 @@ def test_an_engine_that_hides_what_it_reads(bench: Bench, monkeypatch: pytest.Mo
     bos, engine_group = bench.sides.tokenizer.bos_token_id, bench.sides.crew.engine_group
     real = engine_group.generate
     monkeypatch.setattr(rltrain.controller.rollout, "Request", lambda ids, *rest: Request((bos, *ids), *rest))
-    monkeypatch.setattr(engine_group, "generate", lambda *args: [replace(one, prompt_ids=()) for one in real(*args)])
+    monkeypatch.setattr(
+        engine_group, "generate", lambda *args: [replace(one, prompt_ids=one.prompt_ids[:0]) for one in real(*args)]
+    )
     found = bench.measure()
     assert why_missing(found.prompts)
     assert removing(found) == [("with_bos", "wrong")]
