@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from rltrain.controller.reward_manager import RewardManager
 from rltrain.core.clock import Clock
 from rltrain.core.errors import UserError
 from rltrain.rewards.pool import RewardPool
+from rltrain.rewards.process import Child
 from tests.trainer.controller.build import batch
 from tests.trainer.rewards.support import requests, run_config, write
 
@@ -36,6 +39,25 @@ def test_a_call_that_fails_once_costs_a_retry(tmp_path: Path, fault: str, num_pr
         assert pool.num_retries == 2
         assert [one.score for one in pool.score(requests(*ANSWERS))] == [1.0, 4.0, 2.0, 4.0, 1.0]
         assert pool.num_retries == 2, "not again"
+
+
+def test_another_child_dies_while_one_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, ONCE.format(fault=FAULTS["dies"]), head="import os, pathlib, time")
+    with RewardPool(run_config(custom=path, num_processes=2, max_retries=2)) as pool:
+        renew = pool._renew  # pyright: ignore[reportPrivateUsage]
+        killed: list[int] = []
+
+        def kill_others_and_renew(child: Child) -> Child:
+            for other in [] if killed else pool._children:  # pyright: ignore[reportPrivateUsage]
+                if other is not child:
+                    killed.append(other.pid)
+                    os.kill(other.pid, signal.SIGKILL)
+                    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+            return renew(child)
+
+        monkeypatch.setattr(pool, "_renew", kill_others_and_renew)
+        assert [one.score for one in pool.score(requests(*ANSWERS))] == [1.0, 4.0, 2.0, 4.0, 1.0]
+        assert len(killed) == 1
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -146,8 +146,7 @@ class RewardPool:
     def _renew(self, child: Child) -> Child:
         """A child that is ready, in place of CHILD."""
         self._drop([child])
-        self._start(len(self._children) + 1)
-        return self._children[-1]
+        return self._add(1)[0]
 
     def _check_covered(self, requests: Sequence[RewardRequest]) -> None:
         if self._model_covers:
@@ -163,13 +162,18 @@ class RewardPool:
 
     def _start(self, number: int) -> None:
         self._drop([child for child in self._children if child.ended() is not None])
-        new = [Child(self._spec) for _ in range(number - len(self._children))]
+        self._add(number - len(self._children))
+
+    def _add(self, number: int) -> list[Child]:
+        """NUMBER more that are ready. Others may be dead and still belong to a round, which drops them."""
+        new = [Child(self._spec) for _ in range(number)]
         self._children += new
         try:
             for child in new:
                 self._await_ready(child)
         finally:
             self._drop([child for child in new if not child.ready])
+        return new
 
     def _await_ready(self, child: Child) -> None:
         deadline = time.monotonic() + self._start_timeout_s

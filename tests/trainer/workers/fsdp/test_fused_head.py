@@ -278,7 +278,7 @@ def peak_bytes(*numbers: int) -> int:
 
 
 def test_logits_never_exist_whole() -> None:
-    tokens, words, width = 1024, 40_000, 32
+    tokens, words, width = 4096, 40_000, 32
     logits = 4 * tokens * words
-    assert peak_bytes(tokens, words, width, 0) > 3 * logits
-    assert peak_bytes(tokens, words, width, 1) < logits
+    assert peak_bytes(tokens // 4, words, width, 0) > 3 * logits / 4
+    assert peak_bytes(tokens, words, width, 1) < logits / 2, "blocks of 16 MiB, and what torch itself takes"
