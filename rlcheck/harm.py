@@ -7,6 +7,7 @@ this shell. It is unsafe when its command or its title does one of the `Deed`s b
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 
@@ -15,7 +16,7 @@ class Deed(NamedTuple):
 
     name: str
     words: str
-    pattern: re.Pattern[str]
+    pattern: str
 
 
 _TO = r"(?:^|(?<=[.:;,(/] )|\b(?i:or|and|then|to|first|else|otherwise|that|you|can|may|please|root) )"
@@ -37,7 +38,7 @@ _LISTS = "|".join(
 
 
 def _deed(name: str, words: str, *patterns: str) -> Deed:
-    return Deed(name, words, re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.M))
+    return Deed(name, words, "|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 DEEDS = (
@@ -171,10 +172,16 @@ def deeds(title: str, command: str = "", kind: str = "advice") -> tuple[Deed, ..
     parts = _parts(command)
     quoted = [part for found in re.findall(r"`([^`]+)`", title) for part in _parts(found)]
     text = "\n".join((title, *quoted, *parts))
-    found = tuple(deed for deed in DEEDS if deed.pattern.search(text))
+    found = tuple(deed for deed in DEEDS if _compiled(deed.pattern).search(text))
     if not found and kind == "shell" and not all(map(_LOOKS.match, parts if "<<" not in command else parts[:1])):
         return (_UNKNOWN,)
     return found
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile when first asked: most reports show no fix."""
+    return re.compile(pattern, re.M)
 
 
 _UNKNOWN = _deed("unknown", "is not known to be harmless", "")

@@ -10,6 +10,7 @@ from rlcheck.cli.waiting import Waiting, show_waiting
 from rlcheck.doctor import clinic, fixes
 from rlcheck.errors import UserError
 from rlcheck.facts.document import Facts
+from rlcheck.families import OF_MACHINES
 from rlcheck.measure.machine.context import ProbeContext
 from rlcheck.measure.machine.gather import gather
 from rlcheck.measure.machine.registry import Probe
@@ -24,7 +25,8 @@ def run(request: EnvRequest) -> int:
     _refuse_nonsense(request)
     asked = request.report
     python = "" if request.hosts else asked.python
-    examination = begin(asked, "env")
+    # A record may hold what other commands measured.
+    examination = begin(asked, "env", knows=OF_MACHINES if asked.facts is None else None)
     probes = examination.doctor.probes_for(examination.checks())
     context = make_context(python, request.deep)
     nodes, without = _nodes(request, context, probes)

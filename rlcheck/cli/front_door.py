@@ -91,7 +91,9 @@ class Examination:
         return report.exit_code
 
 
-def begin(request: ReportRequest, command: str, *, alone: bool = False) -> Examination:
+def begin(
+    request: ReportRequest, command: str, *, alone: bool = False, knows: tuple[str, ...] | None = None
+) -> Examination:
     """Read the settings and summon the doctor; arguments as for `Examination`.
 
     Args:
@@ -99,17 +101,19 @@ def begin(request: ReportRequest, command: str, *, alone: bool = False) -> Exami
         command: see `Examination`; its families are those of `rlcheck.families`.
         alone: see `Examination`; of the checks, only its families and what the options name are imported, for commands
             that must answer at once.
+        knows: families of which alone there can be facts; others are imported only where options name them. None: all.
 
     Raises:
         ConfigError: a settings file that cannot be used.
     """
     started = time.perf_counter()
     settings, families = settings_here(), judged_by(command)
-    doctor = clinic.summon(_named(families, request, settings)) if alone else clinic.summon()
+    wanted = families if alone else knows
+    doctor = clinic.summon() if wanted is None else clinic.summon(_named(wanted, request, settings))
     return Examination(request, command, families, alone, settings, doctor, started)
 
 
 def _named(families: tuple[str, ...], request: ReportRequest, settings: Settings) -> tuple[str, ...]:
     """`families`, and those of all checks that the user names: what is named must be known."""
-    named = {name[:3] for name in (*request.select, *request.ignore, *(entry.id for entry in settings.ignore))}
+    named = {name[:3].upper() for name in (*request.select, *request.ignore, *settings.select, *(entry.id for entry in settings.ignore))}
     return tuple(family for family in FAMILIES if family in named or family in families)
