@@ -115,5 +115,8 @@ def begin(
 
 def _named(families: tuple[str, ...], request: ReportRequest, settings: Settings) -> tuple[str, ...]:
     """`families`, and those of all checks that the user names: what is named must be known."""
-    named = {name[:3].upper() for name in (*request.select, *request.ignore, *settings.select, *(entry.id for entry in settings.ignore))}
+    named = {
+        name[:3].upper()
+        for name in (*request.select, *request.ignore, *settings.select, *(entry.id for entry in settings.ignore))
+    }
     return tuple(family for family in FAMILIES if family in named or family in families)
