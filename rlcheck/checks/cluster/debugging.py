@@ -9,7 +9,7 @@ from rlcheck.checks.cluster.common import is_on, ray_version, variable
 from rlcheck.facts.document import Facts
 from rlcheck.facts.installed import is_absent
 
-_DISTRIBUTED_DEBUGGER = Version("2.40.0")
+_DISTRIBUTED_DEBUGGER = Version("2.39.0")
 _SLOW = (
     "RAY_record_ref_creation_sites",
     "RAY_record_task_actor_creation_sites",
@@ -19,16 +19,16 @@ _FAULTS = ("RAY_testing_rpc_failure", "RAY_testing_asio_delay_us")
 
 
 @check("RAY005", "The two Ray debuggers are not mixed", needs=("environ",), playbook="ray-debugger",
-       problem="Both Ray debuggers are switched on")  # fmt: skip
+       problem="Failing Ray tasks wait for the old debugger")  # fmt: skip
 def debugger_conflict(facts: Facts) -> Verdict:
     """Looks for the old debugger and post-mortem debugging at the same time.
 
     What it does:
-        RAY_DEBUG=legacy chooses the old debugger in a terminal; RAY_DEBUG_POST_MORTEM=1 belongs to the distributed one.
+        RAY_DEBUG=legacy chooses the old debugger in a terminal; RAY_DEBUG_POST_MORTEM=1 stops failing tasks for it.
 
     Why it matters:
-        Set together they exclude each other: breakpoints never reach the debugger that you have open, and the task
-        simply waits. It looks like a hang of the run.
+        Set together, a failing task waits for `ray debug` in a terminal, and the VS Code extension does not show it.
+        It looks like a hang of the run.
     """
     legacy, post_mortem = variable(facts, "RAY_DEBUG") == "legacy", variable(facts, "RAY_DEBUG_POST_MORTEM") == "1"
     if legacy and post_mortem:
@@ -48,7 +48,7 @@ def debugger_usable(facts: Facts) -> Verdict:
     """Compares the wish for a debugger with the installed Ray and debugpy.
 
     What it does:
-        With RAY_DEBUG=1, asks for Ray 2.40 or later and for debugpy. Says which values of RAY_DEBUG do nothing.
+        With RAY_DEBUG=1, asks for Ray 2.39 or later and for debugpy. Says which values of RAY_DEBUG do nothing.
         RAY_DEBUG_POST_MORTEM alone is left to RAY007, which takes it away.
 
     Why it matters:
@@ -69,7 +69,7 @@ def debugger_usable(facts: Facts) -> Verdict:
                     params={"variable": "RAY_DEBUG"})  # fmt: skip
     if version < _DISTRIBUTED_DEBUGGER:
         return warn(f"Ray {_DISTRIBUTED_DEBUGGER} or later for the distributed debugger", f"Ray {version}",
-                    params={"ray": "2.40", "switch": "RAY_DEBUG"})  # fmt: skip
+                    params={"ray": "2.39", "switch": "RAY_DEBUG"})  # fmt: skip
     if is_absent(facts, "debugpy"):
         return warn("debugpy for the distributed debugger", "no debugpy in the examined environment",
                     params={"debugpy": "1.8.0", "switch": "RAY_DEBUG"})  # fmt: skip

@@ -11,7 +11,7 @@ from rlcheck.checks.python.conflicts import analysis
 from rlcheck.facts.document import Facts
 from rlcheck.facts.python import Distribution
 from rlcheck.requirements import Demand, admits, by_package, common
-from rlcheck.text import listed
+from rlcheck.text import listed, several
 
 _IN_NAME = re.compile(r"(?:^|[-_])(?:cu|cuda)(1[0-9])(?:x|\d?)$")
 _IN_LOCAL = re.compile(r"(?:^|[.+])cu(1[0-9])(?=\d?(?:\D|$)|\d$)")
@@ -118,5 +118,5 @@ def one_cuda(facts: Facts) -> Verdict:
     return info(
         f"{len(names)} wheel(s) for CUDA {number} beside torch of CUDA {ours}: {listed(names, 4)}{needed}",
         details=shortened([named(have[name]) for name in names]),
-        params=pip_params(facts, names=names[0]),
+        params=pip_params(facts, names=several(names)),
     )
