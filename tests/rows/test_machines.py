@@ -211,7 +211,7 @@ def test_closed_device_nodes_of_amd() -> None:
 def test_a_debugger_that_ray_is_too_old_for() -> None:
     old = [{"name": "ray", "version": "2.10.0", "location": SITE, "installer": "pip"}]
     done = examined("h200-host", {"python.distributions": old, "environ.RAY_DEBUG": "1"})
-    says_of(done, "RAY006", "found Ray 2.10.0", "fix", "pip install 'ray[default]>=2.40' 'debugpy>=1.8.0'",
+    says_of(done, "RAY006", "found Ray 2.10.0", "fix", "pip install 'ray[default]>=2.39' 'debugpy>=1.8.0'",
             "runtime_env={'env_vars': {'RAY_DEBUG': '1'}}")  # fmt: skip
     assert "unset RAY_DEBUG" not in done.out, "the user wants the debugger"
 
@@ -230,4 +230,4 @@ def test_where_the_words_of_workers_are() -> None:
     done = rlcheck("env", "--select", "RAY", env={"RAY_LOG_TO_DRIVER": "0"})
     says_of(done, "RAY009", "the driver shows no output of its workers", "unset RAY_LOG_TO_DRIVER")
     says(rlcheck("explain", "ray-driver-logs"), "`ray job logs` when the driver itself shows nothing")
-    says(rlcheck("explain", "ray-debugger"), "runtime_env={'env_vars': …}", "Ray 2.40 or later")
+    says(rlcheck("explain", "ray-debugger"), "runtime_env={'env_vars': …}", "Ray 2.39 or later")
