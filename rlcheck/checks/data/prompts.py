@@ -104,7 +104,8 @@ def source(facts: Facts) -> Verdict:
     """Looks at the column that chooses the reward.
 
     What it does:
-        Reports rows in which the column (data.reward_fn_key, usually data_source) is missing, empty or no text.
+        Reports rows in which the column is missing, empty or no text: data_source for verl, for rltrain the one that
+        data.reward_fn_key names.
 
     Why it matters:
         The reward is chosen by it: rltrain refuses the row, verl raises KeyError when the first batch is scored.

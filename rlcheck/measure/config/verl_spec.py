@@ -110,7 +110,8 @@ def _data(config: Config) -> DataSpec:
         train_files=pick.words("data.train_files"),
         val_files=pick.words("data.val_files"),
         prompt_key=pick.text("data.prompt_key", "prompt"),
-        source_key=pick.text("data.reward_fn_key", "data_source"),
+        # No release that is known reads data.reward_fn_key (verl before 0.7.1 did): its managers take data_source.
+        source_key=pick.text("data.reward_fn_key", "data_source") if config.unsure_keys else "data_source",
         max_prompt_length=pick.whole("data.max_prompt_length", 512),
         max_response_length=pick.whole("data.max_response_length", 512),
         train_batch_size=pick.whole("data.train_batch_size", 1024),
