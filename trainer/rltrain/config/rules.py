@@ -116,6 +116,24 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _one_step_off(config: RunConfig) -> Iterator[str]:
+    """What generating ahead cannot be combined with."""
+    algorithm, key = config.algorithm, "algorithm.max_staleness"
+    if not algorithm.max_staleness:
+        return
+    if config.actor_rollout_ref.hybrid_engine:
+        way = "set actor_rollout_ref.hybrid_engine=false"
+        if config.trainer.device == "cuda" and not config.actor_rollout_ref.rollout.n_gpus_per_node:
+            way += f" and {ROLLOUT}.n_gpus_per_node, or max_staleness=0"
+        yield f"{key}: engines generate while ranks train, so they need devices of their own; {way}"
+    if algorithm.filter_groups.enable:
+        yield f"{key}: filter_groups generates until a batch is full, which is not known a step ahead; disable one"
+    if has_need(algorithm.adv_estimator, "greedy"):
+        yield f"{key}: {algorithm.adv_estimator} asks for greedy answers as well; choose grpo, rloo or gae"
+    if config.trainer.capsule_steps:
+        yield f"trainer.capsule_steps: a capsule is of one policy, with {key}=1 there are two; set it to []"
+
+
 def _filter_metric(config: RunConfig) -> Iterator[str]:
     metric, custom = config.algorithm.filter_groups.metric, config.custom_reward_function.path is not None
     known = ["acc", "score", *(rule.name or rule.kind for rule in config.reward_model.rules)]
@@ -159,7 +177,8 @@ def _devices(config: RunConfig) -> Iterator[str]:
     rollout, tp = parts.rollout, parts.rollout.tensor_model_parallel_size
     if parts.hybrid_engine and rollout.nnodes:
         yield f"{ROLLOUT}.nnodes: nodes for rollout alone need actor_rollout_ref.hybrid_engine=false"
-    if trainer.device == "cpu":
+    own_slots = not parts.hybrid_engine and rollout.n_gpus_per_node
+    if trainer.device == "cpu" and not own_slots:
         return
     if not parts.hybrid_engine and not rollout.n_gpus_per_node:
         yield f"{ROLLOUT}.n_gpus_per_node: hybrid_engine=false needs GPUs for rollout; give how many per node"
@@ -172,7 +191,8 @@ def _devices(config: RunConfig) -> Iterator[str]:
         yield f"{ROLLOUT}.tensor_model_parallel_size: {tp} does not divide {owner}={per_node}"
     elif rollout.num_replicas * tp > rollout_devices(config):
         needed, there = rollout.num_replicas * tp, rollout_devices(config)
-        said = f"{rollout.num_replicas} engines of {tp} GPUs need {needed}, there are {there} for rollout"
+        what = "GPUs" if trainer.device == "cuda" else "CPU slots"
+        said = f"{rollout.num_replicas} engines of {tp} {what} need {needed}, there are {there} for rollout"
         yield f"{ROLLOUT}.num_replicas: {said}; set {ROLLOUT}.num_replicas={there // tp}"
 
 
@@ -369,6 +389,7 @@ def _resume_mode(mode: str) -> Iterator[str]:
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _batches,
     _algorithm,
+    _one_step_off,
     _rollout,
     _devices,
     _engine,
