@@ -23,8 +23,6 @@ from rltrain.core.errors import UserError
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
-# Estimators whose baseline is the other samples of the group (papers: arXiv:2402.03300, 2402.14740, 2501.03262).
-
 _RESUME_MODES = ("auto", "disable", "resume_path")
 # Files with rows that rltrain.data reads.
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -122,9 +120,8 @@ def _one_step_off(config: RunConfig) -> Iterator[str]:
     if not algorithm.max_staleness:
         return
     if config.actor_rollout_ref.hybrid_engine:
-        way = "set actor_rollout_ref.hybrid_engine=false"
-        if config.trainer.device == "cuda" and not config.actor_rollout_ref.rollout.n_gpus_per_node:
-            way += f" and {ROLLOUT}.n_gpus_per_node, or max_staleness=0"
+        gpus = f" and {ROLLOUT}.n_gpus_per_node, or max_staleness=0" if config.trainer.device == "cuda" else ""
+        way = f"set actor_rollout_ref.hybrid_engine=false{gpus}"
         yield f"{key}: engines generate while ranks train, so they need devices of their own; {way}"
     if algorithm.filter_groups.enable:
         yield f"{key}: filter_groups generates until a batch is full, which is not known a step ahead; disable one"
@@ -177,8 +174,7 @@ def _devices(config: RunConfig) -> Iterator[str]:
     rollout, tp = parts.rollout, parts.rollout.tensor_model_parallel_size
     if parts.hybrid_engine and rollout.nnodes:
         yield f"{ROLLOUT}.nnodes: nodes for rollout alone need actor_rollout_ref.hybrid_engine=false"
-    own_slots = not parts.hybrid_engine and rollout.n_gpus_per_node
-    if trainer.device == "cpu" and not own_slots:
+    if trainer.device == "cpu" and (parts.hybrid_engine or not rollout.n_gpus_per_node):
         return
     if not parts.hybrid_engine and not rollout.n_gpus_per_node:
         yield f"{ROLLOUT}.n_gpus_per_node: hybrid_engine=false needs GPUs for rollout; give how many per node"
