@@ -18,7 +18,8 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.run import Curve, RunFacts
 from rlcheck.measure.run.look import charted, slope, steps_words
 
-_BOUNDS = ("max_off_policy_threshold", "max_off_policy_steps", "max_staleness_steps", "max_trajectory_age_steps")
+_BOUNDS = ("max_off_policy_threshold", "max_off_policy_steps", "max_staleness_steps", "max_trajectory_age_steps",
+           "max_staleness")  # fmt: skip
 """Keys, in several frameworks, by which samples of older weights are asked for; in steps."""
 _ALWAYS_LATE = ("prime-rl",)
 """Frameworks that sample with older weights by design."""

@@ -22,7 +22,7 @@ def staleness(facts: Facts) -> Verdict:
     """Compares the age of samples, in updates of the policy, with what is allowed.
 
     What it does:
-        Fails when samples of a synchronous trainer (rltrain) are older than the weights, and when an asynchronous one
+        Fails when samples of a synchronous run of rltrain are older than the weights, and when an asynchronous run
         exceeds the bound that its config sets. Where no bound is known, warns above 8 updates.
 
     Why it matters:
@@ -50,7 +50,7 @@ def staleness(facts: Facts) -> Verdict:
 def _bound(run: RunFacts) -> tuple[float, bool]:
     """The largest age that is allowed, and whether the run itself says so."""
     if run.framework == "rltrain":
-        return 0.0, True
+        return number_setting(run, "algorithm.max_staleness") or 0.0, True
     asked = number_setting(run, *_BOUNDS)
     return (asked, True) if asked is not None else (limit("staleness"), False)
 

@@ -10,7 +10,7 @@ import yaml
 
 from rlcheck.measure.memory.predict import Gpu
 from rlcheck.text import size_label as size
-from rltrain.cli.dry_run import config_yaml, memory_lines, report
+from rltrain.cli.dry_run import config_yaml, memory_lines, report, step_lines
 from rltrain.config import Machine, load, resolve
 from rltrain.config.as_facts import facts_of
 from rltrain.config.schema import RunConfig
@@ -33,6 +33,18 @@ def memory(*overrides: str, device: Gpu | None, machine: Machine = CPU) -> list[
 
 def row(lines: list[str], role: str) -> str:
     return next(line for line in lines if line.startswith(role))
+
+
+def test_who_is_idle_when() -> None:
+    apart, off = "actor_rollout_ref.hybrid_engine=false", "algorithm.max_staleness=1"
+    assert step_lines(resolved())[-1] == "idle: neither; ranks and engines take turns on the same devices"
+    lines = step_lines(resolved(apart))
+    assert lines[1].split() == ["ranks", "wait", "learn", "from", "step", "k"]
+    assert lines[2].split() == ["engines", "generate", "step", "k", "wait"]
+    assert "each side while the other works" in lines[3]
+    lines = step_lines(resolved(apart, off))
+    assert "generate step k+1" in lines[2]
+    assert "idle: whichever side is done first" in lines[3]
 
 
 def test_states_are_sharded_over_the_ranks_and_typed() -> None:
@@ -92,12 +104,13 @@ def test_the_config_in_force_loads_again(tmp_path: Path) -> None:
     assert load(file) == config
 
 
-def test_the_report_has_all_four_parts() -> None:
+def test_the_report_has_all_its_parts() -> None:
     config = resolved("critic.ppo_mini_batch_size=16")
     lines = report(config, ["role   node", "actor  here"], HOST)
     assert [line for line in lines if line.startswith("==")] == [
         "== Config ==",
         "== Placement ==",
+        "== Steps ==",
         "== Batches ==",
         "== Memory ==",
     ]

@@ -108,6 +108,43 @@ def test_every_cpu_plan(ranks: int, nnodes: int, tp: int, replicas: int, hybrid:
     assert all(slot.num_threads >= 1 for slot in (*placed.train, *placed.rollout))
 
 
+@given(ranks=st.integers(1, 4), tp=st.integers(1, 2), replicas=st.integers(1, 4), nodes=st.integers(1, 3))
+def test_engines_apart_on_cpus_share_no_slot_and_no_core_with_ranks(
+    ranks: int, tp: int, replicas: int, nodes: int
+) -> None:
+    run = config("cpu", nodes, ranks, tp, replicas, hybrid=False)
+    placed = plan(run, nodes_as_asked(run, 32))
+    train = {gpu for slot in placed.train for gpu in gpus_of(slot)}
+    assert not train & {gpu for slot in placed.rollout for gpu in gpus_of(slot)}
+    for node in {slot.node.name: slot.node for slot in placed.train}.values():
+        slots = [slot for slot in (*placed.train, *placed.rollout) if slot.node is node]
+        assert sum(slot.num_threads * len(slot.devices) for slot in slots) <= node.num_cpus
+
+
+def test_engines_on_cpu_nodes_of_their_own() -> None:
+    run = config("cpu", 1, 2, replicas=2, hybrid=False, rollout_nodes=1)
+    placed = plan(run, nodes_as_asked(run, 8))
+    assert [slot.node.name for slot in (*placed.train, *placed.rollout)] == ["node 0"] * 2 + ["node 1"] * 2
+    assert [slot.num_threads for slot in (*placed.train, *placed.rollout)] == [4] * 4
+    assert "rollout wants 1 node, found no node" in refused(run, [Node("here", 0, 8)])
+
+
+@pytest.mark.parametrize(
+    ("run", "nearest"),
+    [
+        (config(ranks=8), "trainer.n_gpus_per_node=4"),
+        (config(ranks=3, hybrid=False, rollout_gpus=2), "trainer.n_gpus_per_node=2"),
+        (config(nnodes=2, ranks=4), "trainer.nnodes=1"),
+        (config(ranks=4, hybrid=False, rollout_nodes=1, rollout_gpus=4), ""),
+        (config(ranks=2, hybrid=False, rollout_gpus=4), ""),
+    ],
+)
+def test_the_nearest_that_fits_is_named(run: RunConfig, nearest: str) -> None:
+    said = refused(run, [Node("a", 4, 64)])
+    _, _, named = said.partition("the nearest that fits is ")
+    assert named == nearest
+
+
 def refused(run: RunConfig, nodes: list[Node]) -> str:
     with pytest.raises(UserError) as caught:
         plan(run, nodes)

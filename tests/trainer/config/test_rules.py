@@ -23,6 +23,8 @@ def problems(machine: Machine, *overrides: str) -> list[str]:
     return []
 
 
+APART = "actor_rollout_ref.hybrid_engine=false"
+OFF = (APART, "algorithm.max_staleness=1")
 REFUSED: list[tuple[tuple[str, ...], str]] = [
     (
         (
@@ -72,6 +74,11 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((f"{R}min_tokens=7",), "7 is more than data.max_response_length=6"),
     ((f"{R}val_kwargs.n=2",), "2 greedy answers to a prompt are the same"),
     ((f"{R}val_kwargs.do_sample=true",), "do_sample=true needs temperature > 0"),
+    (("algorithm.max_staleness=1",), "devices of their own; set actor_rollout_ref.hybrid_engine=false"),
+    ((*OFF, "algorithm.filter_groups.enable=true"), "filter_groups generates until a batch is full"),
+    ((*OFF, "algorithm.adv_estimator=remax"), "remax asks for greedy answers as well; choose grpo"),
+    ((*OFF, "trainer.capsule_steps=[1]"), "a capsule is of one policy"),
+    ((APART, f"{R}n_gpus_per_node=2", f"{R}num_replicas=3"), f"there are 2 for rollout; set {R}num_replicas=2"),
     ((f"{R}nnodes=1",), "need actor_rollout_ref.hybrid_engine=false"),
     ((f"{R}name=hf", f"{R}tensor_model_parallel_size=2"), "the hf engine has no tensor parallelism"),
     ((f"{R}name=hf", f"{R}engine_kwargs.hf.x=1"), "takes no further arguments"),
@@ -118,6 +125,14 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         "custom_reward_function.path: no such file or directory: /no/such.py",
     ),
 ]
+
+
+def test_one_step_off() -> None:
+    assert problems(CPU, *OFF) == []
+    gpus = (f"{R}n_gpus_per_node=1", "trainer.n_gpus_per_node=3")
+    assert problems(GPU, *OFF, *gpus) == []
+    (line,) = problems(GPU, "algorithm.max_staleness=1")
+    assert f"hybrid_engine=false and {R}n_gpus_per_node, or max_staleness=0" in line
 
 
 @pytest.mark.parametrize(("overrides", "said"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")

@@ -1,4 +1,4 @@
-"""What `rltrain run --dry-run` prints: the config in force, the placement, the batch arithmetic, memory.
+"""What `rltrain run --dry-run` prints: the config in force, placement, course of a step, batch arithmetic, memory.
 
 Plain text from plain arithmetic: needs no GPU, no Ray, no torch.
 """
@@ -53,10 +53,28 @@ def report(config: RunConfig, placement: Sequence[str], device: Gpu | None) -> l
     sections = {
         "Config": config_yaml(config).splitlines(),
         "Placement": placement,
+        "Steps": step_lines(config),
         "Batches": batches,
         "Memory": memory_lines(facts_of(config), device),
     }
     return [line for title, lines in sections.items() for line in (f"== {title} ==", *lines, "")]
+
+
+def step_lines(config: RunConfig) -> list[str]:
+    """What ranks and engines do in the two halves of a step, and whose devices are idle when."""
+    on_gpu, shared = config.trainer.device == "cuda", config.actor_rollout_ref.hybrid_engine
+    rests = "sleep" if on_gpu and shared and config.actor_rollout_ref.rollout.free_cache_engine else "wait"
+    if config.algorithm.max_staleness:
+        both = ["learn from step k, then wait", "generate step k+1, then wait"]
+        rows, header = [["ranks", both[0]], ["engines", both[1]]], ["who", "weights in, then both at once"]
+        idle = "idle: whichever side is done first, until the other is"
+    else:
+        header = ["who", "first half", "second half"]
+        rows = [["ranks", "wait", "learn from step k"], ["engines", "generate step k", rests]]
+        idle = "idle: neither; ranks and engines take turns on the same devices"
+        if not shared:
+            idle = "idle: each side while the other works; algorithm.max_staleness=1 lets both work at once"
+    return [*table_lines(header, rows, WIDTH), idle]
 
 
 def sft_report(config: SftConfig, placement: Sequence[str], device: Gpu | None) -> list[str]:

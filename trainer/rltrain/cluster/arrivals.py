@@ -30,13 +30,17 @@ class Arrivals:
         self._arrived: list[tuple[int, str, Any]] = []
         self._troubles: list[Trouble] = []
         self._begun = self._said = time.monotonic()
+        self._waiting: Waiting | None = None
 
     @contextmanager
     def open(self) -> Generator[None]:
         """Show the wait to the watchdog for the time of the block; the time that runs begins with it."""
         self._begun = self._said = time.monotonic()
-        with self._runtime.waits.waiting(self._doing, names_of(self._owners)):
-            yield
+        with self._runtime.waits.waiting(self._doing, names_of(self._owners)) as self._waiting:
+            try:
+                yield
+            finally:
+                self._waiting = None
 
     def add(self, call: Call) -> None:
         """Wait for CALL, too."""
@@ -57,9 +61,20 @@ class Arrivals:
         """How many calls of METHOD on RANK are not answered."""
         return sum(call.method == method and one == rank for call, one in self._owners.values())
 
+    @property
+    def troubled(self) -> bool:
+        """Something went wrong that `take` has yet to raise."""
+        return bool(self._troubles)
+
     def progress(self, what: str) -> None:
         """Something was done: the time that may pass without begins again."""
         self._runtime.waits.beat(what)
+
+    def glance(self) -> list[tuple[int, str, Any]]:
+        """As `take`, of what is there; waits for nothing, and leaves errors to `take`."""
+        self._look(0)
+        arrived, self._arrived = self._arrived, []
+        return arrived
 
     def take(self, wait_s: float) -> list[tuple[int, str, Any]]:
         """Rank, method and answer of what has arrived, after WAIT_S seconds at most.
@@ -78,7 +93,7 @@ class Arrivals:
         waits.look()
         now = time.monotonic()
         if now - max(self._begun, waits.last_beat.at) > self._deadline_s:
-            waiting = waits.current or Waiting(self._doing, names_of(self._owners))
+            waiting = self._waiting or Waiting(self._doing, names_of(self._owners))
             raise RunFailure(f"{late(waiting, self._owners.values(), self._deadline_s)}; the limit is {self._limit}")
         if now - self._said > WORDS_EVERY_S:
             self._said = now
@@ -100,5 +115,5 @@ class Arrivals:
         self._name_who_is_left()
 
     def _name_who_is_left(self) -> None:
-        if (waiting := self._runtime.waits.current) is not None:
-            waiting.left[:] = names_of(self._owners)
+        if self._waiting is not None:
+            self._waiting.left[:] = names_of(self._owners)

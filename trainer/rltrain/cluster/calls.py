@@ -73,6 +73,7 @@ def gather(
                 raise min(troubles, key=lambda trouble: trouble.weight).error from None
             runtime.waits.check()
             runtime.waits.look()
+            runtime.waits.meanwhile()
             now = time.monotonic()
             if len(results) < len(owners) and now - max(begin, runtime.waits.last_beat.at) > deadline_s:
                 missing = [owner for ref, owner in owners.items() if ref not in results]

@@ -3,7 +3,8 @@
 All training roles (actor, reference, critic, reward model) share one process per rank, and so one device: they work
 one after the other (HybridFlow's colocation, arXiv:2409.19256, section 2.3). Rollout engines are processes of their
 own: on the same devices with `hybrid_engine`, on devices of their own without. On a CPU a device is a rank's slot,
-and there are as many as are asked for.
+and there are as many as are asked for; the slots of a node share its cores, engines beside ranks with `hybrid_engine`
+false, and in turn with it.
 """
 
 from __future__ import annotations
@@ -87,9 +88,11 @@ def plan(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     ranks = config.trainer.n_gpus_per_node or 1
     apart = 0 if config.actor_rollout_ref.hybrid_engine else _devices_apart(config)
     beside = apart if config.actor_rollout_ref.rollout.nnodes == 0 else 0
-    chosen = _choose(nodes, config.trainer.nnodes, ranks + beside if on_gpu else 0, "training", "trainer")
+    chosen = _choose(nodes, config.trainer.nnodes, ranks + beside if on_gpu else 0, "training", "trainer", beside)
+    if not on_gpu:
+        return _plan_on_cpus(config, nodes, chosen)
     train = _ranks(config, chosen)
-    if config.actor_rollout_ref.hybrid_engine or not on_gpu:
+    if config.actor_rollout_ref.hybrid_engine:
         places = [(node, list(range(ranks)), i * ranks) for i, node in enumerate(chosen)]
     elif beside:
         places = [(node, list(range(ranks, ranks + beside)), None) for node in chosen]
@@ -97,8 +100,21 @@ def plan(config: RunConfig, nodes: Sequence[Node]) -> Placement:
         rest = [node for node in nodes if node not in chosen]
         own = _choose(rest, config.actor_rollout_ref.rollout.nnodes, apart, "rollout", "actor_rollout_ref.rollout")
         places = [(node, list(range(apart)), None) for node in own]
-    rollout = _engines_on_gpus(config, places) if on_gpu else _engines_on_cpus(config, chosen)
-    return Placement("cuda" if on_gpu else "cpu", train, rollout)
+    return Placement("cuda", train, _engines_on_gpus(config, places))
+
+
+def _plan_on_cpus(config: RunConfig, nodes: Sequence[Node], chosen: Sequence[Node]) -> Placement:
+    """Ranks on CHOSEN; engines in slots of the same numbers, in slots beside them, or on nodes of their own."""
+    parts, ranks = config.actor_rollout_ref, config.trainer.n_gpus_per_node or 1
+    if parts.hybrid_engine:
+        return Placement("cpu", _ranks(config, chosen), _engines_on_cpus(config, chosen))
+    if parts.rollout.nnodes:
+        rest = [node for node in nodes if node not in chosen]
+        own = _choose(rest, parts.rollout.nnodes, 0, "rollout", "actor_rollout_ref.rollout")
+        return Placement("cpu", _ranks(config, chosen), _engines_on_cpus(config, own))
+    engines = _engines_on_cpus(config, chosen, first=ranks)
+    beside = max(sum(len(slot.devices) for slot in engines if slot.node is node) for node in chosen)
+    return Placement("cpu", _ranks(config, chosen, beside), engines)
 
 
 def plan_ranks(config: RunConfig, nodes: Sequence[Node]) -> Placement:
@@ -125,11 +141,12 @@ def plan_engines(config: RunConfig, nodes: Sequence[Node]) -> tuple[Slot, ...]:
     return _engines_on_gpus(config, [(node, list(range(gpus)), None) for node in chosen])
 
 
-def _ranks(config: RunConfig, chosen: Sequence[Node]) -> tuple[Slot, ...]:
+def _ranks(config: RunConfig, chosen: Sequence[Node], beside: int = 0) -> tuple[Slot, ...]:
+    """Training ranks on CHOSEN, whose cores they share with BESIDE other slots."""
     on_gpu, ranks = config.trainer.device == "cuda", config.trainer.n_gpus_per_node or 1
     roles = training_roles(config)
     return tuple(
-        Slot("train", i * ranks + j, roles, node, (j,), int(on_gpu), (), max(1, node.num_cpus // ranks))
+        Slot("train", i * ranks + j, roles, node, (j,), int(on_gpu), (), max(1, node.num_cpus // (ranks + beside)))
         for i, node in enumerate(chosen)
         for j in range(ranks)
     )
@@ -167,7 +184,8 @@ def _devices_apart(config: RunConfig) -> int:
     return count
 
 
-def _choose(nodes: Sequence[Node], count: int, gpus: int, purpose: str, section: str) -> list[Node]:
+def _choose(nodes: Sequence[Node], count: int, gpus: int, purpose: str, section: str, others: int = 0) -> list[Node]:
+    """The first COUNT of NODES with GPUS each; OTHERS: those among them that are not SECTION's."""
     fit = [node for node in nodes if node.num_gpus >= gpus]
     if len(fit) < count:
         found = ", ".join(f"{node.name}: {node.num_gpus}" for node in nodes) or "no node"
@@ -175,8 +193,20 @@ def _choose(nodes: Sequence[Node], count: int, gpus: int, purpose: str, section:
         raise UserError(
             f"{purpose} wants {count} node{'s' if count > 1 else ''}{each}, found {found}: "
             f"lower {section}.nnodes or {section}.n_gpus_per_node, or add machines to the Ray cluster"
+            f"{_nearest(nodes, count, gpus, section, others)}"
         )
     return fit[:count]
+
+
+def _nearest(nodes: Sequence[Node], count: int, gpus: int, section: str, others: int) -> str:
+    """Which other number NODES have room for, as the end of a sentence; empty: none that one key sets."""
+    fit = sum(node.num_gpus >= gpus for node in nodes)
+    if fit:
+        return f"; the nearest that fits is {section}.nnodes={fit}"
+    most = sorted((node.num_gpus for node in nodes), reverse=True)[count - 1 : count]
+    if most and most[0] > others:
+        return f"; the nearest that fits is {section}.n_gpus_per_node={most[0] - others}"
+    return ""
 
 
 def _engines_on_gpus(config: RunConfig, places: Sequence[tuple[Node, list[int], int | None]]) -> tuple[Slot, ...]:
@@ -217,16 +247,19 @@ def _engines_on_gpus(config: RunConfig, places: Sequence[tuple[Node, list[int], 
     )
 
 
-def _engines_on_cpus(config: RunConfig, nodes: Sequence[Node]) -> tuple[Slot, ...]:
-    """Engines dealt out over NODES in turn; a slot on a CPU is only a number, so any size fits."""
+def _engines_on_cpus(config: RunConfig, nodes: Sequence[Node], first: int | None = None) -> tuple[Slot, ...]:
+    """Engines dealt out over NODES in turn; a slot on a CPU is only a number, so any size fits.
+
+    FIRST: of their slots, where those before are the ranks' and share the cores. None: ranks are elsewhere, or rest.
+    """
     rollout = config.actor_rollout_ref.rollout
     size = rollout.tensor_model_parallel_size
     count = rollout.num_replicas or 1
     slots: list[Slot] = []
     for index in range(count):
         node = nodes[index % len(nodes)]
-        first = index // len(nodes) * size
+        start = (first or 0) + index // len(nodes) * size
         on_node = len(range(index % len(nodes), count, len(nodes)))
-        threads = max(1, node.num_cpus // (on_node * size))
-        slots.append(Slot("rollout", index, (rollout.name,), node, tuple(range(first, first + size)), 0, (), threads))
+        threads = max(1, node.num_cpus // ((first or 0) + on_node * size))
+        slots.append(Slot("rollout", index, (rollout.name,), node, tuple(range(start, start + size)), 0, (), threads))
     return tuple(slots)

@@ -42,6 +42,9 @@ class Waits:
         self.last_beat = Beat("the start", time.monotonic())
         self.watch: Callable[[], object] = lambda: None
         """Gives another value whenever a worker has come further in a call that it has not answered yet."""
+        self.meanwhile: Callable[[], None] = _nothing
+        """Called several times a second while the controller waits for workers' answers or rewards; it waits for
+        nothing."""
         self.stop_asked_at: float | None = None
         """When a signal first asked the run to stop, by the monotonic clock."""
         self._seen: object = None
@@ -108,6 +111,10 @@ class Waits:
             yield self.current
         finally:
             self.current = around
+
+
+def _nothing() -> None:
+    """There is nothing else to do."""
 
 
 Say = Callable[[str], None]

@@ -17,6 +17,7 @@ def notes(config: RunConfig) -> list[str]:
         *_kl(config),
         *_loss(config),
         *_sampling(config),
+        *_staleness(config),
         *_precision(config),
         *_placement(config),
         *_trainer(config),
@@ -44,6 +45,15 @@ def _loss(config: RunConfig) -> Iterator[str]:
             yield "gspo clips the ratio of whole sequences: its paper uses clip_ratio_low=3e-4, clip_ratio_high=4e-4"
     if critic.enable and not has_need(config.algorithm.adv_estimator, "critic"):
         yield f"critic.enable=true trains a critic that adv_estimator={config.algorithm.adv_estimator} does not use"
+
+
+def _staleness(config: RunConfig) -> Iterator[str]:
+    algorithm = config.algorithm
+    if algorithm.max_staleness and algorithm.rollout_correction.rollout_is is None:
+        yield (
+            "algorithm.max_staleness=1: answers come from weights one step behind; "
+            "algorithm.rollout_correction.rollout_is=token corrects for that"
+        )
 
 
 def _sampling(config: RunConfig) -> Iterator[str]:

@@ -90,6 +90,8 @@ def _trainer(config: RunConfig, device: Device, machine: Machine) -> TrainerConf
         default_local_dir=absolute(trainer.default_local_dir),
         rollout_data_dir=_path(trainer.rollout_data_dir),
         resume_from_path=_path(trainer.resume_from_path),
+        # A capsule is of one policy; one step off, answers are of another than the one that learns.
+        capsule_steps=() if config.algorithm.max_staleness and trainer.capsule_steps is None else trainer.capsule_steps,
     )
 
 
@@ -125,8 +127,9 @@ def _rollout(config: RunConfig, actor: ActorConfig, device: Device, trainer: Tra
     micro = rollout.log_prob_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu
     length = config.data.max_prompt_length + config.data.max_response_length
     devices = rollout_devices(replaced(config, trainer=trainer))
-    # A CPU engine uses all the cores that it finds, so a second one gains nothing.
-    engines = 1 if device == "cpu" else max(1, devices // rollout.tensor_model_parallel_size)
+    # A CPU engine uses all the cores that it finds, so a second one gains nothing, unless slots are counted out.
+    own = not config.actor_rollout_ref.hybrid_engine and rollout.n_gpus_per_node
+    engines = 1 if device == "cpu" and not own else max(1, devices // rollout.tensor_model_parallel_size)
     return replaced(
         rollout,
         dtype=_precision(rollout.dtype, device),

@@ -23,8 +23,6 @@ from rltrain.core.errors import UserError
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
-# Estimators whose baseline is the other samples of the group (papers: arXiv:2402.03300, 2402.14740, 2501.03262).
-
 _RESUME_MODES = ("auto", "disable", "resume_path")
 # Files with rows that rltrain.data reads.
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -116,6 +114,23 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _one_step_off(config: RunConfig) -> Iterator[str]:
+    """What generating ahead cannot be combined with."""
+    algorithm, key = config.algorithm, "algorithm.max_staleness"
+    if not algorithm.max_staleness:
+        return
+    if config.actor_rollout_ref.hybrid_engine:
+        gpus = f" and {ROLLOUT}.n_gpus_per_node, or max_staleness=0" if config.trainer.device == "cuda" else ""
+        way = f"set actor_rollout_ref.hybrid_engine=false{gpus}"
+        yield f"{key}: engines generate while ranks train, so they need devices of their own; {way}"
+    if algorithm.filter_groups.enable:
+        yield f"{key}: filter_groups generates until a batch is full, which is not known a step ahead; disable one"
+    if has_need(algorithm.adv_estimator, "greedy"):
+        yield f"{key}: {algorithm.adv_estimator} asks for greedy answers as well; choose grpo, rloo or gae"
+    if config.trainer.capsule_steps:
+        yield f"trainer.capsule_steps: a capsule is of one policy, with {key}=1 there are two; set it to []"
+
+
 def _filter_metric(config: RunConfig) -> Iterator[str]:
     metric, custom = config.algorithm.filter_groups.metric, config.custom_reward_function.path is not None
     known = ["acc", "score", *(rule.name or rule.kind for rule in config.reward_model.rules)]
@@ -159,7 +174,7 @@ def _devices(config: RunConfig) -> Iterator[str]:
     rollout, tp = parts.rollout, parts.rollout.tensor_model_parallel_size
     if parts.hybrid_engine and rollout.nnodes:
         yield f"{ROLLOUT}.nnodes: nodes for rollout alone need actor_rollout_ref.hybrid_engine=false"
-    if trainer.device == "cpu":
+    if trainer.device == "cpu" and (parts.hybrid_engine or not rollout.n_gpus_per_node):
         return
     if not parts.hybrid_engine and not rollout.n_gpus_per_node:
         yield f"{ROLLOUT}.n_gpus_per_node: hybrid_engine=false needs GPUs for rollout; give how many per node"
@@ -172,7 +187,8 @@ def _devices(config: RunConfig) -> Iterator[str]:
         yield f"{ROLLOUT}.tensor_model_parallel_size: {tp} does not divide {owner}={per_node}"
     elif rollout.num_replicas * tp > rollout_devices(config):
         needed, there = rollout.num_replicas * tp, rollout_devices(config)
-        said = f"{rollout.num_replicas} engines of {tp} GPUs need {needed}, there are {there} for rollout"
+        what = "GPUs" if trainer.device == "cuda" else "CPU slots"
+        said = f"{rollout.num_replicas} engines of {tp} {what} need {needed}, there are {there} for rollout"
         yield f"{ROLLOUT}.num_replicas: {said}; set {ROLLOUT}.num_replicas={there // tp}"
 
 
@@ -369,6 +385,7 @@ def _resume_mode(mode: str) -> Iterator[str]:
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _batches,
     _algorithm,
+    _one_step_off,
     _rollout,
     _devices,
     _engine,

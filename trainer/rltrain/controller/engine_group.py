@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rltrain.cluster.calls import Call, gather
@@ -72,6 +73,24 @@ class EngineGroup:
             self._go_on_without(failure)
             return []
 
+    def glance(self) -> list[Finished]:
+        """As `collect`, beside other work: what has finished by now. Engines go on meanwhile.
+
+        Of a dead engine's requests others take care at once; where there are none, the next `collect` does.
+        """
+        if self._generation.troubled and len(self._dead()) < len(self._generation.engines):
+            return self.collect(0)
+        return self._generation.glance()
+
+    @contextmanager
+    def waited_for(self) -> Generator[None]:
+        """A block that waits for what was submitted; at its end dead engines are started again."""
+        with self._generation.waited_for():
+            yield
+        if self._lost:
+            self._runtime.say(f"restarting {self._names(self._lost)}")
+            self._revive(self._lost)
+
     def abort(self, numbers: Collection[int]) -> None:
         """Forget requests; nothing comes of them."""
         self._generation.abort(numbers)
@@ -94,16 +113,13 @@ class EngineGroup:
         """
         self.take_weights()  # an engine that was restarted has none
         found: dict[int, Completion] = {}
-        with self._generation.waited_for():
+        with self.waited_for():
             numbers = self.submit(requests, sampling)
             while len(found) < len(numbers):
                 finished = [(number - numbers.start, answer) for number, answer in self.collect(POLL_S)]
                 found |= dict(finished)
                 if on_finished is not None:
                     on_finished(finished)
-        if self._lost:
-            self._runtime.say(f"restarting {self._names(self._lost)}")
-            self._revive(self._lost)
         return [found[number] for number in range(len(numbers))]
 
     def checksums(self, names: Sequence[str]) -> list[dict[str, str]]:

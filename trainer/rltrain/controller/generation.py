@@ -39,6 +39,16 @@ class Generation:
         """Ranks of those that take part."""
         return self._dealing.engines
 
+    @property
+    def troubled(self) -> bool:
+        """Something went wrong that `collect` has yet to raise."""
+        return self._arrivals.troubled
+
+    @property
+    def under_way(self) -> int:
+        """Requests that have come in and not out."""
+        return len(self._sampling)
+
     @contextmanager
     def waited_for(self) -> Generator[None]:
         """A block that waits for what it submits; what is under way when an error leaves it is forgotten."""
@@ -66,19 +76,32 @@ class Generation:
         Raises:
             UserError, RunFailure, Interrupted: as of `Arrivals.take`.
         """
+        self._keep_busy()
+        found = self._finished(self._arrivals.take(wait_s))
+        if found:
+            self._arrivals.progress(f"{len(found)} responses")
+        return found
+
+    def glance(self) -> list[Finished]:
+        """What has finished by now. What went wrong, `collect` reports; until then nobody is asked for more."""
+        if not self.troubled:
+            self._keep_busy()
+        return self._finished(self._arrivals.glance())
+
+    def _keep_busy(self) -> None:
         self._hand_out()
         for rank in self._dealing.engines:
             missing = COLLECTS_AHEAD - self._arrivals.pending(rank, "collect")
             for _ in range(missing if self._dealing.in_flight(rank) else 0):
                 self._begin("collect", rank, COLLECT_S)
+
+    def _finished(self, arrived: Sequence[tuple[int, str, Any]]) -> list[Finished]:
         found: list[Finished] = []
-        for rank, method, answer in self._arrivals.take(wait_s):
+        for rank, method, answer in arrived:
             if method == "collect":
                 found += [(number, one) for number, one in answer if self._dealing.finished(rank, number)]
         for number, _ in found:
             del self._sampling[number]
-        if found:
-            self._arrivals.progress(f"{len(found)} responses")
         return found
 
     def abort(self, numbers: Collection[int]) -> None:

@@ -62,24 +62,28 @@ class Loop:
         for step, rows in prompts:
             self._callbacks.on_step_begin(step)
             self._clock.announce("step")
-            batch, metrics = self.experience(step, rows)
-            with self._unbroken():
-                metrics |= self.learn(step, batch)
-                batch, found = self._roles.actor.after_update(batch)
-                metrics |= found | measure(step, batch, self._config) | self._clock.taken()
-                self._callbacks.on_step_end(StepRecord(step, metrics, batch))
+            batch, metrics = self._collector.collect(step, rows)
+            self.improve(step, batch, metrics)
 
-    def experience(self, step: int, rows: list[Row]) -> tuple[Batch, Metrics]:
-        """Samples of the current policy with everything that learning needs."""
+    def improve(self, step: int, batch: Batch, metrics: Metrics) -> None:
+        """Weigh and learn from the scored samples BATCH; METRICS: of how they came about."""
+        batch, found = self.weigh(step, batch)
+        metrics |= found
+        with self._unbroken():
+            metrics |= self.learn(step, batch)
+            batch, found = self._roles.actor.after_update(batch)
+            metrics |= found | measure(step, batch, self._config) | self._clock.taken()
+            self._callbacks.on_step_end(StepRecord(step, metrics, batch))
+
+    def weigh(self, step: int, batch: Batch) -> tuple[Batch, Metrics]:
+        """Scored samples with everything that learning needs."""
         roles = self._roles
-        batch, metrics = self._collector.collect(step, rows)
         batch = roles.actor.before_update(step, batch)
         if roles.reference is not None:
             batch = roles.reference.log_probs(batch)
         if roles.critic is not None:
             batch = roles.critic.values(batch)
-        batch, found = self._algorithm.advantages(batch)
-        return batch, metrics | found
+        return self._algorithm.advantages(batch)
 
     def learn(self, step: int, batch: Batch) -> Metrics:
         """Update the critic, and from step `trainer.critic_warmup` on the actor (as verl counts)."""

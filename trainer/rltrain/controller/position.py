@@ -62,11 +62,16 @@ class Position(Generic[R]):
         if self.checkpoint is not None:
             self._take(self.checkpoint)
         self._state = self._now()
+        self._taken: dict[int, dict[str, Any]] = {}
+        """The loader's state before each step to come whose rows were taken."""
 
     def finished(self, step: int) -> None:
-        """STEP is finished: this is where a resumed run goes on."""
+        """STEP is finished: this is where a resumed run goes on, with the rows of the next, taken or not."""
         self.step = step
         self._state = self._now()
+        self._taken.pop(step, None)
+        if step + 1 in self._taken:
+            self._state["loader"] = self._taken[step + 1]
 
     def state(self) -> dict[str, Any]:
         """As of the last finished step; plain JSON values."""
@@ -75,6 +80,7 @@ class Position(Generic[R]):
     def batches(self) -> Iterator[tuple[int, list[R]]]:
         """The steps to come, each with its rows."""
         for step in range(self.step + 1, self.total_steps + 1):
+            self._taken[step] = copy.deepcopy(self.loader.state_dict())
             yield step, next(self.loader)
 
     def _take(self, checkpoint: Checkpoint) -> None:

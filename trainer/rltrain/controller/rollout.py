@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
 
@@ -23,8 +23,20 @@ from rltrain.controller.train_group import TrainGroup
 from rltrain.controller.witness import Witness
 from rltrain.core.batch import Batch, Sample
 from rltrain.core.clock import Clock
-from rltrain.workers.rollout.protocol import Request, Sampling
+from rltrain.workers.rollout.protocol import Completion, Request, Sampling
 from rltrain.workers.rollout.sampling import request_seed
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Requests for one answer to each of some samples."""
+
+    samples: Sequence[Sample]
+    requests: Sequence[Request]
+    sampling: Sampling
+    log_probs: frozenset[int]
+    """Rows of which training is to see the engine's log-probabilities."""
+
 
 OnAnswered = Callable[[Mapping[int, Sample]], None]
 """Told again and again which samples have their answers, by their rows."""
@@ -50,6 +62,8 @@ class Rollout:
         """Is told of what is generated, while a step is kept."""
         self.on_weights: Callable[[], None] | None = None
         """Called when the engines have taken weights."""
+        self.land: Callable[[], None] = _nothing
+        """Called before they do: waits for what is under way, which is answered by the weights that it began with."""
 
     @contextmanager
     def phase(self) -> Generator[Rollout]:
@@ -62,6 +76,7 @@ class Rollout:
     @contextmanager
     def weights_awake(self) -> Generator[None]:
         """As `phase`, without room for generating."""
+        self.land()
         with self._clock.stage("update_weights"):
             self._train_group.free_cache()
             self._engine_group.wake("weights")
@@ -88,7 +103,23 @@ class Rollout:
         Raises:
             RunFailure: an engine failed, or did not answer in time.
         """
-        config, texts = self._config, dict[int, str]()
+        texts, asked = dict[int, str](), self.ask(samples, sampling, step, learnt)
+
+        def hear(finished: Sequence[Finished]) -> None:
+            new = self.texts(finished)
+            texts.update(new)
+            if on_answered is not None:
+                on_answered({row: replace(samples[row], response_text=text) for row, text in new.items()})
+
+        with self._clock.stage("gen"):
+            completions = self._engine_group.generate(asked.requests, sampling, hear)
+            if self.witness is not None:
+                self.witness.generated(samples, asked.requests, sampling, completions)
+            return self.batch(asked, completions, texts)
+
+    def ask(self, samples: Sequence[Sample], sampling: Sampling, step: int, learnt: bool = True) -> Asked:
+        """The requests of `generate`."""
+        config = self._config
         asked = asked_rows(config, len(samples), step, samples[0].uid) if learnt else frozenset[int]()
         # Of a step that is kept, all of them go into its capsule; the batch is the same as if it were not kept.
         every = self.witness is not None and bool(asked)
@@ -100,24 +131,25 @@ class Rollout:
             )
             for row, one in enumerate(samples)
         ]
+        return Asked(samples, requests, sampling, asked)
 
-        def hear(finished: Sequence[Finished]) -> None:
-            found = decoded(self._tokenizer, [answer.token_ids for _, answer in finished]) if finished else []
-            new = {row: text for (row, _), text in zip(finished, found, strict=True)}
-            texts.update(new)
-            if on_answered is not None:
-                on_answered({row: replace(samples[row], response_text=text) for row, text in new.items()})
+    def texts(self, finished: Sequence[Finished]) -> dict[int, str]:
+        """Of the answers FINISHED, by their rows."""
+        found = decoded(self._tokenizer, [answer.token_ids for _, answer in finished]) if finished else []
+        return {row: text for (row, _), text in zip(finished, found, strict=True)}
 
-        with self._clock.stage("gen"):
-            completions = self._engine_group.generate(requests, sampling, hear)
-            if self.witness is not None:
-                self.witness.generated(samples, requests, sampling, completions)
-            told = [replace(sample, response_text=texts[row]) for row, sample in enumerate(samples)]
-            trajectories = [
-                one.trajectory() if row in asked else replace(one, log_probs=None).trajectory()
-                for row, one in enumerate(completions)
-            ]
-            return assemble(told, trajectories, pad_of(self._tokenizer))
+    def batch(self, asked: Asked, completions: Sequence[Completion], texts: Mapping[int, str]) -> Batch:
+        """The answers COMPLETIONS to ASKED, in their order, which read TEXTS."""
+        told = [replace(sample, response_text=texts[row]) for row, sample in enumerate(asked.samples)]
+        trajectories = [
+            one.trajectory() if row in asked.log_probs else replace(one, log_probs=None).trajectory()
+            for row, one in enumerate(completions)
+        ]
+        return assemble(told, trajectories, pad_of(self._tokenizer))
+
+
+def _nothing() -> None:
+    """Nothing is under way."""
 
 
 def train_sampling(config: RunConfig) -> Sampling:

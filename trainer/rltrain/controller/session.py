@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rltrain.cluster.teardown import StopSignals
 from rltrain.cluster.waits import Waits
 from rltrain.cluster.watchdog import StallWatchdog
 from rltrain.config.schema import RunConfig
+from rltrain.controller.ahead import Ahead
 from rltrain.controller.callbacks import Callback, Callbacks, StepRecord
 from rltrain.controller.callbacks.audit import Audit
 from rltrain.controller.callbacks.capsule import Capsules
@@ -29,6 +31,7 @@ from rltrain.controller.context import Context
 from rltrain.controller.crew import Crew, start_crew
 from rltrain.controller.evaluate import Evaluator, Validation
 from rltrain.controller.loop import Loop
+from rltrain.controller.one_step_off import OneStepOff
 from rltrain.controller.position import RunPosition
 from rltrain.controller.prepare import Prepared, prepare
 from rltrain.controller.reward_manager import RewardManager
@@ -75,6 +78,8 @@ class Session:
     def __init__(self, prepared: Prepared, position: RunPosition, context: Context, pool: RewardPool) -> None:
         self.config, self.prepared, self.position, self.context = prepared.config, prepared, position, context
         self.pool, self.clock, self.stages = pool, context.clock, context.stages
+        self._ahead: Ahead | None = None
+        """Generates while ranks train, where the config lets answers be a step behind."""
 
     def run(self, console: Console, begin: float) -> dict[str, Any]:
         """Start the workers, train, and end the workers in order."""
@@ -94,10 +99,12 @@ class Session:
         """Train; returns step and value of the best checkpoint."""
         warm = {} if self.context.resume(crew.train_group) else self._warm_up(crew)
         store = self.context.store()
-        saver = SaveCheckpoints(store, crew.train_group.save, self.position.state, self.clock)
+        saver = SaveCheckpoints(store, lambda place: self._save(crew, place), self.position.state, self.clock)
         saver.best = store.confirmed(self.position.best)
         roles = make_roles(crew.train_group, self.config, self.clock)
         reward_manager = self._reward_manager(crew)
+        if self.config.algorithm.max_staleness:
+            self._ahead = self._one_ahead(crew, reward_manager)
         members = self._callbacks(crew, roles, reward_manager, saver, console)
         self.context.listened(
             members, saver, lambda callbacks: self._train(crew, roles, reward_manager, callbacks, warm)
@@ -117,10 +124,25 @@ class Session:
     ) -> None:
         position, waits = self.position, self.context.runtime.waits
         collector = Collector(self.config, crew.rollout, reward_manager, lambda: next(position.loader))
-        loop = Loop(roles, collector, position.algorithm, callbacks, self.clock, self.config, waits.shielded)
+        kind = Loop if self._ahead is None else OneStepOff
+        loop = kind(roles, collector, position.algorithm, callbacks, self.clock, self.config, waits.shielded)
+        if isinstance(loop, OneStepOff) and self._ahead is not None:
+            loop.ahead = self._ahead
         if position.step == 0:
             callbacks.on_step_end(StepRecord(0, warm | self.clock.taken()))
         loop.train(self.context.batches())
+
+    def _one_ahead(self, crew: Crew, reward_manager: RewardManager) -> Ahead:
+        ahead = Ahead(self.config, crew.rollout, crew.engine_group, reward_manager, self.context.runtime, self.clock)
+        if self.position.checkpoint is not None:
+            ahead.restore(self.position.checkpoint.path)
+        return ahead
+
+    def _save(self, crew: Crew, place: Path) -> None:
+        """Write the part of a checkpoint that is not the controller's JSON."""
+        if self._ahead is not None:
+            self._ahead.save(place, self.position.step)
+        crew.train_group.save(place)
 
     def _callbacks(
         self, crew: Crew, roles: Roles, reward_manager: RewardManager, saver: SaveCheckpoints, console: Console
@@ -168,3 +190,4 @@ class RewardWatch:
             self._waits.beat("a reward")
         self._done = done
         self._waits.check()
+        self._waits.meanwhile()

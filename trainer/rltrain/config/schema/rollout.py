@@ -58,11 +58,12 @@ class RolloutConfig(Section):
     """The colocated engine sleeps while the actor trains."""
     tensor_model_parallel_size: int = Field(default=1, gt=0)
     num_replicas: int | None = Field(default=None, gt=0)
-    """Engines; null: as many as the devices hold, one on a CPU."""
+    """Engines; null: as many as the devices hold, on a CPU without slots of rollout's own (`n_gpus_per_node`) one."""
     nnodes: int = Field(default=0, ge=0)
     """Nodes that belong to rollout alone (`hybrid_engine: false`)."""
     n_gpus_per_node: int = Field(default=0, ge=0)
-    """Devices per such node; with `nnodes: 0`, devices beside the actor's on the same node."""
+    """Devices per such node; with `nnodes: 0`, devices beside the actor's on the same node. On a CPU, slots of rank and
+    engine processes, which share a node's cores evenly; 0 there: as many as the engines need."""
     max_num_batched_tokens: int = Field(default=8192, gt=0)
     max_num_seqs: int = Field(default=1024, gt=0)
     max_model_len: int | None = Field(default=None, gt=0)

@@ -132,11 +132,11 @@ def same_batch_each_step(module: Any) -> None:
     """Each step has the prompts of the first one, and its request seeds."""
     first: list[Any] = []
 
-    def experience(real: Any, self: Any, step: int, rows: Any) -> Any:
+    def collect(real: Any, self: Any, step: int, rows: Any) -> Any:
         first[:] = first or [rows]
         return real(self, step, first[0])
 
-    wrap(module.Loop, "experience", experience)
+    wrap(module.Collector, "collect", collect)
 
 
 @mistake("rltrain.controller.rollout", part_of="same_batch_each_step")
