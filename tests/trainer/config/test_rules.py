@@ -60,6 +60,11 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         (f"{A}use_dynamic_bsz=true", f"{A}ppo_max_token_len_per_gpu=29", "critic.use_dynamic_bsz=false"),
         "29 tokens do not",
     ),
+    (
+        ("trainer.num_cpu_ranks=8", f"{A}fsdp_config.fsdp_size=3"),
+        "actor.fsdp_config.fsdp_size: 3 does not divide the 8 training ranks; try 2, or -1",
+    ),
+    (("trainer.num_cpu_ranks=8", "critic.fsdp_config.fsdp_size=6"), "critic.fsdp_config.fsdp_size: 6 does not divide"),
     (("algorithm.adv_estimator=grpo", f"{R}n=1"), "grpo compares the samples of one prompt, so n must be > 1, got 1"),
     (("algorithm.adv_estimator=rloo", f"{R}n=1"), "rloo compares the samples"),
     (("critic.enable=false",), "adv_estimator=gae needs the critic"),

@@ -60,10 +60,10 @@ def _batch(config: RunConfig, role: str, plan: BatchPlan) -> Iterator[str]:
             f"{role}.ppo_mini_batch_size: {plan.mini_batch_prompts} does not divide data.train_batch_size="
             f"{plan.prompts_per_step}; try {_divisor(plan.prompts_per_step, plan.mini_batch_prompts)}"
         )
-    if plan.mini_batch_samples < plan.world_size:
+    if plan.mini_batch_samples < plan.data_ranks:
         yield (
             f"{role}.ppo_mini_batch_size: a mini batch of {plan.mini_batch_samples} samples leaves some of the "
-            f"{plan.world_size} training ranks without any"
+            f"{plan.data_ranks} training ranks without any"
         )
     model = config.critic.model if role == "critic" else config.actor_rollout_ref.model
     if plan.max_tokens_per_micro_batch is not None and not model.use_remove_padding:
@@ -174,6 +174,21 @@ def _devices(config: RunConfig) -> Iterator[str]:
         needed, there = rollout.num_replicas * tp, rollout_devices(config)
         said = f"{rollout.num_replicas} engines of {tp} GPUs need {needed}, there are {there} for rollout"
         yield f"{ROLLOUT}.num_replicas: {said}; set {ROLLOUT}.num_replicas={there // tp}"
+
+
+def _sharding(config: RunConfig) -> Iterator[str]:
+    ranks = BatchPlan.of(config).data_ranks
+    used = {
+        ACTOR: config.actor_rollout_ref.actor.fsdp_config,
+        "actor_rollout_ref.ref": config.actor_rollout_ref.ref.fsdp_config if config.needs_reference else None,
+        "critic": config.critic.fsdp_config if config.critic.enable else None,
+        "reward_model": config.reward_model.fsdp_config if config.reward_model.enable else None,
+    }
+    for role, fsdp in used.items():
+        size = -1 if fsdp is None else fsdp.fsdp_size
+        if 0 < size < ranks and ranks % size:
+            advice = f"try {_divisor(ranks, size)}, or -1"
+            yield f"{role}.fsdp_config.fsdp_size: {size} does not divide the {ranks} training ranks; {advice}"
 
 
 def _engine(config: RunConfig) -> Iterator[str]:
@@ -371,6 +386,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _algorithm,
     _rollout,
     _devices,
+    _sharding,
     _engine,
     _data,
     _models,
@@ -379,5 +395,5 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _trainer,
 )
 
-SHARED_RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (_data, _models, _lengths, _trainer)
+SHARED_RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (_sharding, _data, _models, _lengths, _trainer)
 """Those that hold for supervised training as well."""

@@ -30,6 +30,11 @@ class TrainGroup:
         self.policy_version = 0
         """The last step that changed the actor's weights."""
 
+    @property
+    def data_ranks(self) -> int:
+        """Ranks that have rows of their own (`Mesh.data`)."""
+        return len(self.workers.slots)
+
     def begin_setup(self, total_steps: int) -> Call:
         """Begin to load the models; wait with `calls.gather`."""
         return self.workers.begin("setup", [(total_steps,)] * len(self.workers.slots))
@@ -51,7 +56,7 @@ class TrainGroup:
 
     def _dealt(self, rows: Sequence[Demonstration]) -> list[list[Encoded]]:
         lengths = [len(row.input_ids) for row in rows]
-        ranks = deal(lengths, len(self.workers.slots), self._config.trainer.balance_batch)
+        ranks = deal(lengths, self.data_ranks, self._config.trainer.balance_batch)
         return [[(rows[place].input_ids, rows[place].labels) for place in places] for places in ranks]
 
     def end_sft(self) -> None:
