@@ -99,9 +99,10 @@ class TrainGroup:
         """Write the actor to DIRECTORY in Hugging Face layout."""
         self.call("export", str(directory), doing="writing the model")
 
-    def save(self, directory: Path) -> None:
-        """Write the ranks' part of a checkpoint."""
-        self.call("save", str(directory), doing="saving the checkpoint")
+    def save(self, directory: Path) -> dict[str, str]:
+        """Write the ranks' part of a checkpoint; SHA-256 of each file, by path from DIRECTORY."""
+        ranks: list[dict[str, str]] = self.call("save", str(directory), doing="saving the checkpoint")
+        return {name: digest for rank in ranks for name, digest in rank.items()}
 
     def load(self, directory: Path, step: int) -> None:
         """Read the ranks' part of the checkpoint of STEP."""

@@ -46,7 +46,7 @@ def resume(where: Path, rank: int, port: int) -> Any:
         run.steps(0, 2)
         worker.end_sft()
         run.step(2)
-        worker.save(where / "checkpoint")
+        digests = worker.save(where / "checkpoint")
         torch.rand(1 + rank)
         drawn = torch.get_rng_state()
         first = (run.steps(3, 6), worker.parameter_hash(), scenes.full(worker), worker.weight_pieces())
@@ -57,7 +57,7 @@ def resume(where: Path, rank: int, port: int) -> Any:
         run = scenes.Run(worker, config, rank, WORLD_SIZE)
         again = (run.steps(3, 6), worker.parameter_hash(), scenes.full(worker))
         worker.export(where / "exported")
-    return {"first": first, "again": again, "same_random": same_random}
+    return {"first": first, "again": again, "same_random": same_random, "digests": digests}
 
 
 def one_rank_nan(where: Path, rank: int, port: int) -> Any:

@@ -343,13 +343,13 @@ class TrainWorker:
         for sharded in self._models.values():
             sharded.unpark()
 
-    def save(self, directory: str | Path) -> None:
-        """Write a training checkpoint to DIRECTORY.
+    def save(self, directory: str | Path) -> dict[str, str]:
+        """Write a training checkpoint to DIRECTORY; SHA-256 of each file that this rank wrote, by path from there.
 
         Raises:
             UserError: it cannot be written.
         """
-        state.save(Path(directory), self._saved_models(self._reference_changed))
+        return state.save(Path(directory), self._saved_models(self._reference_changed))
 
     def load(self, directory: str | Path) -> None:
         """Go on from the checkpoint in DIRECTORY.
