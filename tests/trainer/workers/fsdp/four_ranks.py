@@ -14,6 +14,7 @@ import torch.distributed as dist
 from rltrain.config.schema import RunConfig
 from rltrain.workers.fsdp import weights
 from rltrain.workers.fsdp.optim import local
+from rltrain.workers.fsdp.worker import TrainWorker
 from tests.trainer.workers.fsdp import scenes
 from tests.trainer.workers.fsdp.configs import make_config
 from tests.trainer.workers.fsdp.ensemble import Scene, play_all
@@ -43,8 +44,14 @@ def _trained(where: Path, rank: int, port: int, fsdp_size: int, num_ranks: int =
             "hash": worker.parameter_hash(),
             "weights": scenes.full(worker),
             "pieces": worker.weight_pieces(),
+            "timeouts": [group._get_backend(torch.device("cpu")).options._timeout for group in _groups(worker, config)],
             "share": sum(local(one).numel() for one in parameters) / sum(one.numel() for one in parameters),
         }
+
+
+def _groups(worker: TrainWorker, config: RunConfig) -> list[dist.ProcessGroup]:
+    assert worker._mesh is not None
+    return worker._mesh.sharding(config.actor_rollout_ref.actor.fsdp_config).get_all_groups()
 
 
 def _resumed(where: Path, rank: int, port: int, fsdp_size: int, saved_with: int) -> Any:

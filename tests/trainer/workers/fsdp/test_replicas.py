@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,11 @@ def test_a_share_that_is_lost_between_copies_is_seen(four: Played) -> None:
         assert rank["lost"]["silent"]["actor/grad_reduce_error"] > 1e-2
     found = combined([rank["lost"]["pieces"] for rank in four])
     assert all("differ" in value for value in found.values())
+
+
+def test_collectives_within_and_between_copies_have_the_runs_deadline(four: Played) -> None:
+    wait = datetime.timedelta(seconds=60)
+    assert [four[0][name]["timeouts"] for name in ("one_copy", "two_copies")] == [[wait], [wait] * 2]
 
 
 def test_time_between_copies_counts(four: Played) -> None:

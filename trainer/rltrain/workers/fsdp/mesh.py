@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout  # pyright: ignore[reportPrivateUsage]
 from torch.distributed.tensor import DTensor, Replicate
 
 from rltrain.config.schema import FsdpConfig
@@ -13,9 +16,11 @@ REPLICA, SHARD = "replica", "shard"
 class Mesh:
     """The arrangement of all training ranks, which each of them carries. Made by `rank.connect`."""
 
-    def __init__(self, device_type: str, num_ranks: int) -> None:
+    def __init__(self, device_type: str, num_ranks: int, timeout: datetime.timedelta) -> None:
+        """TIMEOUT: of collectives."""
         self._device_type = device_type
         self._num_ranks = num_ranks
+        self._timeout = timeout
         self._made: dict[int, DeviceMesh] = {}
 
     @property
@@ -41,7 +46,9 @@ class Mesh:
             alone = shards == self._num_ranks
             sizes = (shards,) if alone else (self._num_ranks // shards, shards)
             names = (SHARD,) if alone else (REPLICA, SHARD)
-            self._made[shards] = init_device_mesh(self._device_type, sizes, mesh_dim_names=names)
+            self._made[shards] = mesh = init_device_mesh(self._device_type, sizes, mesh_dim_names=names)
+            for group in mesh.get_all_groups():  # of new ones it is torch's own, up to half an hour
+                _set_pg_timeout(self._timeout, group)
         return self._made[shards]
 
 

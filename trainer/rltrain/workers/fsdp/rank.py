@@ -63,7 +63,7 @@ def connect(info: RankInfo, timeout_s: float) -> Mesh:
             f" ({first_line(error)}): check that the port is free and the hosts reach each other"
             " (actor_rollout_ref.nccl_timeout sets the wait)"
         ) from error
-    return Mesh(info.device_type, info.world_size)
+    return Mesh(info.device_type, info.world_size, timeout)
 
 
 def disconnect() -> None:
