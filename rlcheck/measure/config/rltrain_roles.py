@@ -219,8 +219,10 @@ def _model(config: Config, key: str, packed: bool = True) -> ModelUse:
 
 def _sharding(config: Config, key: str, device: str) -> Sharding:
     pick = config.pick
+    size = pick.whole(f"{key}.fsdp_size", -1)
     return Sharding(
         strategy="fsdp2",
+        shard_size=size if size > 0 else -1,
         reshard_after_forward=pick.flag(f"{key}.reshard_after_forward", True),
         param_offload=pick.flag(f"{key}.param_offload"),
         optimizer_offload=pick.flag(f"{key}.optimizer_offload"),

@@ -144,7 +144,7 @@ def on_gpus(config: RunConfig, *overrides: str) -> RunConfig:
 def test_on_a_cpu_little_can_be_changed(made: Made) -> None:
     config = made().config
     assert names(readings(config)) == ["alone", "eager_attention"]
-    assert names(restarts(config)) == ["no_prefix_caching", "no_chunked_prefill", "one_sequence"]
+    assert names(restarts(config)) == ["no_prefix_caching", "one_sequence"]
     assert restarts(changed(config, (f"{ROLLOUT}.name=hf",))) == []
 
 

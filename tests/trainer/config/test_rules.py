@@ -62,6 +62,11 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         (f"{A}use_dynamic_bsz=true", f"{A}ppo_max_token_len_per_gpu=29", "critic.use_dynamic_bsz=false"),
         "29 tokens do not",
     ),
+    (
+        ("trainer.num_cpu_ranks=8", f"{A}fsdp_config.fsdp_size=3"),
+        "actor.fsdp_config.fsdp_size: 3 does not divide the 8 training ranks; try 2, or -1",
+    ),
+    (("trainer.num_cpu_ranks=8", "critic.fsdp_config.fsdp_size=6"), "critic.fsdp_config.fsdp_size: 6 does not divide"),
     (("algorithm.adv_estimator=grpo", f"{R}n=1"), "grpo compares the samples of one prompt, so n must be > 1, got 1"),
     (("algorithm.adv_estimator=rloo", f"{R}n=1"), "rloo compares the samples"),
     (("critic.enable=false",), "adv_estimator=gae needs the critic"),
@@ -274,7 +279,7 @@ def test_what_the_rules_know_of_readers_and_rewards_is_so() -> None:
     from rltrain.rewards.spec import CUSTOM, FAILED, MODEL, OVERLONG
 
     assert set(rules.DATA_SUFFIXES) == set(READERS)
-    assert set(rules.PART_NAMES) == {CUSTOM, MODEL, OVERLONG, FAILED}
+    assert set(reward_rules.PART_NAMES) == {CUSTOM, MODEL, OVERLONG, FAILED}
 
 
 def test_a_checkpoint_to_go_on_from_may_be_a_relative_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

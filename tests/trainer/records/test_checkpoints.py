@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rltrain.controller.callbacks import StepRecord
 from rltrain.controller.callbacks.checkpoint import SaveCheckpoints
 from rltrain.core.clock import Clock
 from rltrain.core.errors import RunFailure, UserError
+from rltrain.records import checkpoints
 from rltrain.records.checkpoints import CheckpointStore, at, choose, finished
 from tests.trainer.controller.build import run
 
@@ -47,6 +49,43 @@ def test_a_checkpoint_holds_what_was_written_and_is_verified(tmp_path: Path) -> 
     found.verify()
     assert found.controller_state() == STATE
     assert (found.path / "actor" / "__1_0.distcp").read_bytes() == b"\1" * 5000
+
+
+def test_what_its_writers_have_hashed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    digest = checkpoints._digest
+    monkeypatch.setattr(checkpoints, "_digest", lambda path: (read.append(path.name), digest(path))[1])
+
+    def write(directory: Path) -> dict[str, str]:
+        ranks(directory)
+        files = [directory / "actor" / f"__{rank}_0.distcp" for rank in range(2)]
+        return {f"actor/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+    CheckpointStore(tmp_path, None).save(1, STATE, write)
+    assert read == ["controller.json"]
+    at(tmp_path / "global_step_1").verify()
+    assert sorted(read) == ["__0_0.distcp", "__1_0.distcp", "controller.json", "controller.json"]
+
+
+def test_a_file_of_a_rank_that_is_not_seen_here_ends_the_save(tmp_path: Path) -> None:
+    with pytest.raises(RunFailure, match=r"actor/__7_0\.distcp, which a training rank wrote, is not there: all nodes"):
+        CheckpointStore(tmp_path, None).save(1, STATE, lambda _: {"actor/__7_0.distcp": "0" * 64})
+    assert names_in(tmp_path) == []
+
+
+def test_without_reading_it_a_checkpoint_is_held_against_its_sizes(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    file = tmp_path / "global_step_1" / "actor" / "__1_0.distcp"
+    file.write_bytes(bytes(5000))
+    assert choose(tmp_path, "auto", None, verify=False) is not None
+    with pytest.raises(UserError, match=r"is damaged: actor/__1_0\.distcp has changed"):
+        choose(tmp_path, "auto", None)
+    file.write_bytes(bytes(4999))
+    with pytest.raises(UserError, match=r"is damaged: actor/__1_0\.distcp has changed"):
+        choose(tmp_path, "auto", None, verify=False)
+    file.unlink()
+    with pytest.raises(UserError, match=r"is damaged: actor/__1_0\.distcp is missing"):
+        choose(tmp_path, "auto", None, verify=False)
 
 
 def test_nothing_has_the_final_name_before_all_is_written(tmp_path: Path) -> None:

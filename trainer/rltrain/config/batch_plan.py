@@ -19,8 +19,8 @@ class BatchPlan:
     n: int
     """Samples per prompt."""
     samples_per_step: int
-    world_size: int
-    """Training ranks."""
+    data_ranks: int
+    """Training ranks, all of which have rows of their own."""
     mini_batch_prompts: int
     mini_batch_samples: int
     num_mini_batches: int
@@ -61,16 +61,16 @@ class BatchPlan:
         if config.trainer.n_gpus_per_node is None or micro is None:
             raise ValueError("the config has not been resolved")
         prompts, n = config.data.train_batch_size, config.actor_rollout_ref.rollout.n
-        world_size = config.trainer.nnodes * config.trainer.n_gpus_per_node
+        data_ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
         samples, num_minis = mini * n, _ceil(prompts, mini)
-        per_rank = _ceil(samples, world_size)
+        per_rank = _ceil(samples, data_ranks)
         micro_batches = _ceil(per_rank, micro)
         by_samples = tokens is None
         return cls(
             prompts_per_step=prompts,
             n=n,
             samples_per_step=prompts * n,
-            world_size=world_size,
+            data_ranks=data_ranks,
             mini_batch_prompts=mini,
             mini_batch_samples=samples,
             num_mini_batches=num_minis,
@@ -90,7 +90,7 @@ class BatchPlan:
             f"mini batch     {_count(self.mini_batch_prompts, 'prompt')} x {self.n} = "
             f"{_count(self.mini_batch_samples, 'sample')}, over all ranks: what one optimizer step learns from; "
             f"{self.num_mini_batches} in a train batch",
-            f"per rank       {_count(self.mini_batch_samples, 'sample')} / {_count(self.world_size, 'rank')} = "
+            f"per rank       {_count(self.mini_batch_samples, 'sample')} / {_count(self.data_ranks, 'rank')} = "
             f"{self._dealt(self.samples_per_rank_per_mini_batch)} of each mini batch",
             self._micro_line(),
             f"optimizer      {_count(self.num_mini_batches, 'mini batch', 'mini batches')} x "
@@ -112,7 +112,7 @@ class BatchPlan:
 
     def _dealt(self, most: int) -> str:
         """MOST samples on some ranks; one fewer on the others where ranks do not divide a mini batch."""
-        even = self.mini_batch_samples % self.world_size == 0
+        even = self.mini_batch_samples % self.data_ranks == 0
         return _count(most, "sample") if even else f"{most} or {most - 1} samples"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from collections.abc import Iterator
 from typing import cast
 
 # Characters of a path in a message: all of one that a person typed.
@@ -68,3 +69,10 @@ def _cached_snapshot(name: str) -> str | None:
         return cast(str, hub.snapshot_download(name, local_files_only=True))
     except (ImportError, OSError, ValueError):
         return None
+
+
+def existing(key: str, paths: str | tuple[str, ...] | None) -> Iterator[str]:
+    """Yield what to say about each of PATHS, given under KEY, that is not there."""
+    for path in (paths,) if isinstance(paths, str) else paths or ():
+        if not os.path.exists(path):
+            yield missing(key, path)

@@ -8,17 +8,17 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rltrain.config.batch_plan import BatchPlan
 from rltrain.config.engines import ENGINES, others
 from rltrain.config.estimators import has_need
 from rltrain.config.model_file import TOY, longest_sequence, sizes_in, toy_problems
-from rltrain.config.paths import absolute, missing, unusable
+from rltrain.config.paths import absolute, existing, missing, unusable
 from rltrain.config.resolve import rollout_devices
-from rltrain.config.schema import ModelConfig, RewardRule, RunConfig
+from rltrain.config.reward_rules import rewards
+from rltrain.config.schema import ModelConfig, RunConfig
 from rltrain.core.errors import UserError
 
 ACTOR = "actor_rollout_ref.actor"
@@ -26,8 +26,6 @@ ROLLOUT = "actor_rollout_ref.rollout"
 _RESUME_MODES = ("auto", "disable", "resume_path")
 # Files with rows that rltrain.data reads.
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
-# What rltrain.rewards calls the parts of a reward that are no rules.
-PART_NAMES = ("custom", "model", "overlong", "failed")
 
 
 def check(config: RunConfig) -> None:
@@ -58,10 +56,10 @@ def _batch(config: RunConfig, role: str, plan: BatchPlan) -> Iterator[str]:
             f"{role}.ppo_mini_batch_size: {plan.mini_batch_prompts} does not divide data.train_batch_size="
             f"{plan.prompts_per_step}; try {_divisor(plan.prompts_per_step, plan.mini_batch_prompts)}"
         )
-    if plan.mini_batch_samples < plan.world_size:
+    if plan.mini_batch_samples < plan.data_ranks:
         yield (
             f"{role}.ppo_mini_batch_size: a mini batch of {plan.mini_batch_samples} samples leaves some of the "
-            f"{plan.world_size} training ranks without any"
+            f"{plan.data_ranks} training ranks without any"
         )
     model = config.critic.model if role == "critic" else config.actor_rollout_ref.model
     if plan.max_tokens_per_micro_batch is not None and not model.use_remove_padding:
@@ -192,6 +190,21 @@ def _devices(config: RunConfig) -> Iterator[str]:
         yield f"{ROLLOUT}.num_replicas: {said}; set {ROLLOUT}.num_replicas={there // tp}"
 
 
+def _sharding(config: RunConfig) -> Iterator[str]:
+    ranks = BatchPlan.of(config).data_ranks
+    used = {
+        ACTOR: config.actor_rollout_ref.actor.fsdp_config,
+        "actor_rollout_ref.ref": config.actor_rollout_ref.ref.fsdp_config if config.needs_reference else None,
+        "critic": config.critic.fsdp_config if config.critic.enable else None,
+        "reward_model": config.reward_model.fsdp_config if config.reward_model.enable else None,
+    }
+    for role, fsdp in used.items():
+        size = -1 if fsdp is None else fsdp.fsdp_size
+        if 0 < size < ranks and ranks % size:
+            advice = f"try {_divisor(ranks, size)}, or -1"
+            yield f"{role}.fsdp_config.fsdp_size: {size} does not divide the {ranks} training ranks; {advice}"
+
+
 def _engine(config: RunConfig) -> Iterator[str]:
     parts = config.actor_rollout_ref
     rollout, engine = parts.rollout, ENGINES[parts.rollout.name]
@@ -233,19 +246,13 @@ def _rows(key: str, files: str | tuple[str, ...] | None) -> Iterator[str]:
     paths = (files,) if isinstance(files, str) else files
     if paths == ():
         yield f"{key}: an empty list; name a file, or null for what the `toy` section makes"
-    yield from _existing(key, paths)
+    yield from existing(key, paths)
     for path in paths or ():
         if os.path.isfile(path) and os.path.splitext(path)[1].lower() not in DATA_SUFFIXES:
             yield (
                 f"{key}: {path}: unknown kind of file; expected {', '.join(DATA_SUFFIXES)} or a directory that "
                 "datasets.save_to_disk wrote"
             )
-
-
-def _existing(key: str, paths: str | tuple[str, ...] | None) -> Iterator[str]:
-    for path in (paths,) if isinstance(paths, str) else paths or ():
-        if not os.path.exists(path):
-            yield missing(key, path)
 
 
 def _models(config: RunConfig) -> Iterator[str]:
@@ -299,52 +306,6 @@ def _model(key: str, model: ModelConfig) -> Iterator[str]:
             yield f"{key}.path: {path} holds no config.json; it must be a model in Hugging Face layout"
 
 
-def _rewards(config: RunConfig) -> Iterator[str]:
-    reward, custom = config.reward_model, config.custom_reward_function
-    if not reward.rules and custom.path is None and not reward.enable:
-        yield (
-            "reward_model: nothing scores the responses; give reward_model.rules, e.g. "
-            "'reward_model.rules=[{kind: math}]', custom_reward_function.path, or reward_model.enable=true"
-        )
-    if reward.enable and reward.model.path is None:
-        yield "reward_model.model.path: reward_model.enable=true needs the directory of a sequence classifier"
-    yield from _existing("custom_reward_function.path", custom.path)
-    if custom.path is not None and os.path.exists(custom.path) and not custom.path.endswith(".py"):
-        yield f"custom_reward_function.path: {custom.path} is no Python file; its name must end in .py"
-    yield from _part_names(reward.rules)
-    for number, rule in enumerate(reward.rules):
-        yield from _reward_rule(f"reward_model.rules.{number}", rule)
-    overlong = reward.overlong_buffer
-    if overlong.enable and not 0 < overlong.len <= config.data.max_response_length:
-        yield (
-            f"reward_model.overlong_buffer.len: {overlong.len} must be between 1 and data.max_response_length="
-            f"{config.data.max_response_length}"
-        )
-
-
-def _part_names(rules: Sequence[RewardRule]) -> Iterator[str]:
-    """Metrics are distinguished by the names of what they measure."""
-    names = [rule.name or rule.kind for rule in rules]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"reward_model.rules: {names.count(name)} rules are named '{name}'; give each a `name` of its own"
-    for number, name in enumerate(names):
-        if name in PART_NAMES:
-            yield f"reward_model.rules.{number}.name: '{name}' names another part of the reward; choose another"
-
-
-def _reward_rule(key: str, rule: RewardRule) -> Iterator[str]:
-    if rule.kind in ("format", "regex") and not rule.pattern:
-        yield f"{key}.pattern: kind={rule.kind} needs a regular expression"
-    if rule.pattern is None:
-        return
-    if rule.kind not in ("format", "regex"):
-        yield f"{key}.pattern: kind={rule.kind} takes no pattern"
-    try:
-        re.compile(rule.pattern)
-    except re.error as error:
-        yield f"{key}.pattern: not a regular expression: {error}"
-
-
 def _trainer(config: RunConfig) -> Iterator[str]:
     trainer = config.trainer
     for name in ("default_local_dir", "rollout_data_dir"):
@@ -365,7 +326,7 @@ def _trainer(config: RunConfig) -> Iterator[str]:
     if trainer.resume_mode != "resume_path" and trainer.resume_from_path is not None:
         mode = trainer.resume_mode
         yield f"trainer.resume_from_path: has no effect with resume_mode={mode}; set resume_path, or remove it"
-    yield from _existing("trainer.resume_from_path", trainer.resume_from_path)
+    yield from existing("trainer.resume_from_path", trainer.resume_from_path)
     if not trainer.logger:
         yield "trainer.logger: must name at least one of console, tensorboard, wandb"
 
@@ -379,7 +340,7 @@ def _resume_mode(mode: str) -> Iterator[str]:
         choices = f"{', '.join(_RESUME_MODES)} or the path of a checkpoint"
         yield f"trainer.resume_mode: expected {choices}, got '{mode}'; {meant}"
     else:
-        yield from _existing("trainer.resume_mode", absolute(mode))
+        yield from existing("trainer.resume_mode", absolute(mode))
 
 
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
@@ -388,13 +349,14 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _one_step_off,
     _rollout,
     _devices,
+    _sharding,
     _engine,
     _data,
     _models,
     _lengths,
-    _rewards,
+    rewards,
     _trainer,
 )
 
-SHARED_RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (_data, _models, _lengths, _trainer)
+SHARED_RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (_sharding, _data, _models, _lengths, _trainer)
 """Those that hold for supervised training as well."""

@@ -28,6 +28,7 @@ from rltrain.core.errors import UserError
 
 _WORDS = {
     "actor_rollout_ref.model": "model",
+    "actor_rollout_ref.actor.fsdp_config": "engine",
     "data.max_prompt_length + data.max_response_length": "data.max_length",
     "data.max_response_length": "data.max_length",
 }

@@ -22,7 +22,7 @@ class Place:
     """Rows before it in its micro batch."""
 
 
-def places(lengths: Sequence[int], world_size: int, size: MicroSize, balance: bool) -> list[list[Place]]:
+def places(lengths: Sequence[int], data_ranks: int, size: MicroSize, balance: bool) -> list[list[Place]]:
     """Where each row of a batch is read in a pass without update, by rank. LENGTHS: tokens of the rows."""
     return [
         [
@@ -30,7 +30,7 @@ def places(lengths: Sequence[int], world_size: int, size: MicroSize, balance: bo
             for number, group in enumerate(cut([lengths[row] for row in rows], size))
             for position, one in enumerate(group)
         ]
-        for rank, rows in enumerate(deal(lengths, world_size, balance))
+        for rank, rows in enumerate(deal(lengths, data_ranks, balance))
     ]
 
 

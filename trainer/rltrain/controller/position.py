@@ -58,7 +58,9 @@ class Position(Generic[R]):
         """The last finished one."""
         self.best: dict[str, float] | None = None
         """Step and value of the best checkpoint, as of the one that the run goes on from (it may be another run's)."""
-        self.checkpoint = choose(directory.checkpoints, trainer.resume_mode, trainer.resume_from_path)
+        self.checkpoint = choose(
+            directory.checkpoints, trainer.resume_mode, trainer.resume_from_path, trainer.verify_checkpoint
+        )
         if self.checkpoint is not None:
             self._take(self.checkpoint)
         self._state = self._now()

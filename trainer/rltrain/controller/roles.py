@@ -36,7 +36,7 @@ class Role:
 
     def __init__(self, train_group: TrainGroup, config: RunConfig, clock: Clock) -> None:
         self._train_group, self._config, self._clock = train_group, config, clock
-        self._ranks = train_group.workers
+        self._ranks, self._data_ranks = train_group.workers, train_group.data_ranks
         self._deadline_s = config.trainer.stall_timeout_s + STALL_REPORT_S
 
     def _each(self, method: str, args: Sequence[Any], doing: str) -> list[Any]:
@@ -44,7 +44,7 @@ class Role:
 
     def _forward(self, method: str, batch: Batch, doing: str) -> dict[str, Tensor]:
         """Call METHOD with each rank's rows of BATCH, and bring the rows of the answers back into order."""
-        parts = shards(batch.only(FORWARD_FIELDS).bare(), self._config, len(self._ranks.slots))
+        parts = shards(batch.only(FORWARD_FIELDS).bare(), self._config, self._data_ranks)
         answers: Sequence[Mapping[str, Tensor]] = self._each(method, [shard for _, shard in parts], doing)
         order = torch.argsort(torch.tensor([row for rows, _ in parts for row in rows]))
         names = answers[0].keys()
@@ -101,7 +101,10 @@ class Actor(Role):
         """One row for each rank again, alone in its micro batch: shows a fault in packing that no curve shows."""
         rows, config = batch.only((*FORWARD_FIELDS, "old_log_probs")).bare(), self._config
         read = places(
-            row_lengths(rows), len(self._ranks.slots), MicroSize.of_log_probs(config), config.trainer.balance_batch
+            row_lengths(rows),
+            self._data_ranks,
+            MicroSize.of_log_probs(config),
+            config.trainer.balance_batch,
         )
         chosen = choose(read, derive_seed(config.trainer.seed, "audit", batch.samples[0].uid))
         # Copies: what is sent of a view is the whole tensor behind it.
@@ -116,7 +119,7 @@ class Actor(Role):
         rows, config = batch.only(FORWARD_FIELDS).bare(), self._config
         minis = [
             rank[0]
-            for rank in actor_minis({**rows, "advantages": rows["response_mask"]}, config, step, len(self._ranks.slots))
+            for rank in actor_minis({**rows, "advantages": rows["response_mask"]}, config, step, self._data_ranks)
         ]
         size = MicroSize.of(config.actor_rollout_ref.actor)
         read = [
@@ -135,7 +138,7 @@ class Actor(Role):
     def update(self, step: int, batch: Batch) -> Metrics:
         """Learn from BATCH; metrics of all ranks together."""
         with self._clock.stage("update_actor"):
-            minis = actor_minis(learnt_from(batch, self._config).bare(), self._config, step, len(self._ranks.slots))
+            minis = actor_minis(learnt_from(batch, self._config).bare(), self._config, step, self._data_ranks)
             if "old_log_probs" not in batch.names:
                 assert update_reads(self._config, step), "nobody has read the old log-probabilities"
                 return self._update_reading(step, batch, minis)
@@ -187,7 +190,7 @@ class Critic(Role):
     def update(self, step: int, batch: Batch) -> Metrics:
         """Learn from BATCH; metrics of all ranks together."""
         with self._clock.stage("update_critic"):
-            minis = critic_minis(learnt_from(batch, self._config).bare(), self._config, step, len(self._ranks.slots))
+            minis = critic_minis(learnt_from(batch, self._config).bare(), self._config, step, self._data_ranks)
             return self._each("update_critic", minis, "the critic's update")[0]
 
 
@@ -217,7 +220,7 @@ class RewardModelRole(Role):
 
     def scores(self, samples: Sequence[Sample]) -> tuple[list[float], int]:
         """Its score of each of SAMPLES, neighbours together on one rank, and how many were cut to fit."""
-        count = len(self._ranks.slots)
+        count = self._data_ranks
         size = -(-len(samples) // count)
         parts = [samples[start : start + size] for start in range(0, size * count, size)]
         texts = [[conversation(s.messages, s.response_text, request(s).words()) for s in part] for part in parts]

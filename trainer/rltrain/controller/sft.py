@@ -194,11 +194,12 @@ class CheckpointWriter:
     train_group: TrainGroup
     with_model: bool
 
-    def __call__(self, directory: Path) -> None:
-        """Fill DIRECTORY."""
-        self.train_group.save(directory)
+    def __call__(self, directory: Path) -> dict[str, str]:
+        """Fill DIRECTORY; SHA-256 of the files of the state, by path from there."""
+        digests = self.train_group.save(directory)
         if self.with_model:
             self.train_group.export(directory / IN_CHECKPOINT)
+        return digests
 
 
 class HeldOut(Callback):

@@ -30,6 +30,11 @@ class TrainGroup:
         self.policy_version = 0
         """The last step that changed the actor's weights."""
 
+    @property
+    def data_ranks(self) -> int:
+        """Ranks that have rows of their own (`Mesh.data`)."""
+        return len(self.workers.slots)
+
     def begin_setup(self, total_steps: int) -> Call:
         """Begin to load the models; wait with `calls.gather`."""
         return self.workers.begin("setup", [(total_steps,)] * len(self.workers.slots))
@@ -51,7 +56,7 @@ class TrainGroup:
 
     def _dealt(self, rows: Sequence[Demonstration]) -> list[list[Encoded]]:
         lengths = [len(row.input_ids) for row in rows]
-        ranks = deal(lengths, len(self.workers.slots), self._config.trainer.balance_batch)
+        ranks = deal(lengths, self.data_ranks, self._config.trainer.balance_batch)
         return [[(rows[place].input_ids, rows[place].labels) for place in places] for places in ranks]
 
     def end_sft(self) -> None:
@@ -94,9 +99,10 @@ class TrainGroup:
         """Write the actor to DIRECTORY in Hugging Face layout."""
         self.call("export", str(directory), doing="writing the model")
 
-    def save(self, directory: Path) -> None:
-        """Write the ranks' part of a checkpoint."""
-        self.call("save", str(directory), doing="saving the checkpoint")
+    def save(self, directory: Path) -> dict[str, str]:
+        """Write the ranks' part of a checkpoint; SHA-256 of each file, by path from DIRECTORY."""
+        ranks: list[dict[str, str]] = self.call("save", str(directory), doing="saving the checkpoint")
+        return {name: digest for rank in ranks for name, digest in rank.items()}
 
     def load(self, directory: Path, step: int) -> None:
         """Read the ranks' part of the checkpoint of STEP."""

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +27,9 @@ FULL_BYTES = 1 << 16
 """A disk with less room than this is full: a write takes what fits before it fails."""
 _CHUNK_BYTES = 1 << 22
 
+Write = Callable[[Path], Mapping[str, str] | None]
+"""Fills a directory; SHA-256 of the files whose writers took it, by path from there."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -39,21 +42,26 @@ class Checkpoint:
         """What the controller program needs to go on."""
         return json.loads((self.path / CONTROLLER).read_text(encoding="utf-8"))
 
-    def verify(self) -> None:
-        """Hold every file against the checksums that were taken when the checkpoint was made.
+    def verify(self, read: bool = True) -> None:
+        """Hold every file against what was noted when the checkpoint was made: size and, if it is to be READ, checksum.
 
         Raises:
             UserError: a file is missing, shorter, or other than it was.
         """
         try:
-            found: Any = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))["sha256"]
-            wanted = {str(name): digest for name, digest in found.items()}
+            manifest: Any = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+            wanted = {str(name): digest for name, digest in manifest["sha256"].items()}
+            sizes = {str(name): int(size) for name, size in manifest.get("bytes", {}).items()}  # not of older ones
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             words = f"checkpoint {self.path} is damaged: {MANIFEST} cannot be read ({type(error).__name__})"
             raise UserError(f"{words}; {self._way_out()}") from None
         for name in wanted:
             if not (self.path / name).is_file():
                 raise UserError(f"checkpoint {self.path} is damaged: {name} is missing; {self._way_out()}")
+            if name in sizes and (self.path / name).stat().st_size != sizes[name]:
+                raise UserError(f"checkpoint {self.path} is damaged: {name} has changed; {self._way_out()}")
+        if not read:
+            return
         for name, digest in _digests(self.path, list(wanted)).items():
             if digest != wanted[name]:
                 raise UserError(f"checkpoint {self.path} is damaged: {name} has changed; {self._way_out()}")
@@ -101,8 +109,10 @@ class CheckpointStore:
         self._directory = directory
         self._keep = keep
 
-    def save(self, step: int, state: dict[str, Any], write: Callable[[Path], None]) -> Checkpoint:
+    def save(self, step: int, state: dict[str, Any], write: Write) -> Checkpoint:
         """Make the checkpoint of STEP: WRITE fills a directory, and only when all is on the disk it gets its name.
+
+        Files whose checksums WRITE returns are not read again.
 
         Raises:
             RunFailure: it cannot be written (disk full); earlier checkpoints are untouched.
@@ -115,8 +125,7 @@ class CheckpointStore:
             shutil.rmtree(left, ignore_errors=True)
         try:
             partial.mkdir(parents=True)
-            write(partial)
-            _finish(partial, step, state)
+            _finish(partial, step, state, write(partial) or {})
             _put_in_place(partial, final)
         except (OSError, UserError) as error:  # the latter: from the workers
             reason = _reason(error, self._directory)
@@ -171,8 +180,10 @@ class CheckpointStore:
                 shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
-def choose(directory: Path, resume_mode: str, resume_from_path: str | None) -> Checkpoint | None:
+def choose(directory: Path, resume_mode: str, resume_from_path: str | None, verify: bool = True) -> Checkpoint | None:
     """The checkpoint to go on from by `trainer.resume_mode`: `auto` (the last one), `disable`, or a path.
+
+    VERIFY: read all of it, and hold it against its checksums; else against its files' sizes.
 
     Raises:
         UserError: the path is no finished checkpoint, or the chosen one is damaged.
@@ -186,7 +197,7 @@ def choose(directory: Path, resume_mode: str, resume_from_path: str | None) -> C
         _restore(_old(place))
         chosen = at(place)
     if chosen is not None:
-        chosen.verify()
+        chosen.verify(verify)
     return chosen
 
 
@@ -198,11 +209,19 @@ def last(directory: Path) -> Checkpoint | None:
     return found[-1] if found else None
 
 
-def _finish(directory: Path, step: int, state: dict[str, Any]) -> None:
-    """Add the controller's STATE and the checksums to what the workers wrote, and have all of it on the disk."""
+def _finish(directory: Path, step: int, state: dict[str, Any], known: Mapping[str, str]) -> None:
+    """Add the controller's STATE and the checksums to what the workers wrote, and have all of it on the disk.
+
+    Raises:
+        UserError: a file that a rank wrote, whose checksum is KNOWN, is not there for this process.
+    """
     (directory / CONTROLLER).write_text(json.dumps(state), encoding="utf-8")
     names = sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
-    manifest = {"step": step, "sha256": _digests(directory, names)}
+    if unseen := sorted(known.keys() - set(names)):
+        raise UserError(f"{unseen[0]}, which a training rank wrote, is not there: all nodes must share this directory")
+    digests = {**_digests(directory, [name for name in names if name not in known]), **known}
+    sizes = {name: (directory / name).stat().st_size for name in names}
+    manifest = {"step": step, "sha256": {name: digests[name] for name in names}, "bytes": sizes}
     (directory / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     _sync_to_disk(directory, [*names, MANIFEST])
 

@@ -11,6 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlcheck.facts.config import DataSpec, RoleSpec, RolloutSpec, RunSpec, Sharding
 from rlcheck.facts.memory import MeasuredPhase, Owner
+from rlcheck.measure.memory.roles import role_memory
+from rlcheck.measure.memory.shapes import shape_of
 from rltrain.config.as_facts import facts_of
 from rltrain.config.schema import ModelConfig
 from rltrain.core.errors import UserError
@@ -43,6 +45,19 @@ def test_a_config_asks_for_what_the_run_asked_for() -> None:
         assert getattr(found.rollout, name) == getattr(SPEC.rollout, name), name
     assert found.actor.sharding == SPEC.actor.sharding
     assert found.actor.chunked_logits
+
+
+def test_copies_of_a_model_are_measured_as_copies() -> None:
+    """And predicted so: a rank of eight holds half of the model where two hold a copy together."""
+    role = msgspec.structs.replace(SPEC.actor, sharding=msgspec.structs.replace(SPEC.actor.sharding, shard_size=2))
+    config = config_of(msgspec.structs.replace(SPEC, actor=role, gpus_per_node=8), DIRECTORIES, 8)
+    assert config.actor_rollout_ref.actor.fsdp_config.fsdp_size == 2
+    found = facts_of(config).spec
+    assert (found.actor.sharding.shard_size, found.critic and found.critic.sharding.shard_size) == (2, -1)
+    model = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
+    shape = shape_of({"model_type": "llama", "vocab_size": 64, **model})
+    memory = role_memory(found.actor, shape, 8)
+    assert memory.weights == memory.parameters * 4 // 2
 
 
 def test_without_a_critic_and_a_reference_there_are_none() -> None:

@@ -103,7 +103,7 @@ def test_meeting_reads_and_writes_no_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("RANK", "7")
     before = dict(os.environ)
     mesh = connect(RankInfo(0, 1, "127.0.0.1", scenes.free_port(), "cpu"), timeout_s=10)
-    assert mesh.size() == 1
+    assert mesh.data == 1
     disconnect()
     disconnect()
     assert dict(os.environ) == before

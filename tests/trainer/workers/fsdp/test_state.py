@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,15 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_one(models: Path, played: list[d
         for name in ("actor/grad_norm", "critic/vf_loss", "actor/kl_loss", "actor/entropy_loss", "actor/lr"):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-4), name
         assert mine["actor/pg_loss"] == pytest.approx(theirs["actor/pg_loss"], abs=1e-5)
+
+
+def test_each_rank_hashes_what_it_writes(models: Path, played: list[dict[str, Any]]) -> None:
+    place = models / "checkpoint"
+    first, second = (rank["resume"]["digests"] for rank in played)
+    assert set(second) == {"rng_00001.pt", "actor/__1_0.distcp", "critic/__1_0.distcp", "ref/__1_0.distcp"}
+    assert not set(first) & set(second)
+    files = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
+    assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()} == {**first, **second}
 
 
 def test_before_the_first_step_there_is_nothing_but_weights(config: RunConfig, tmp_path: Path) -> None:

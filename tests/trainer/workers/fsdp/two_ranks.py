@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +17,12 @@ from rltrain.workers.fsdp.split import actor_minis
 from rltrain.workers.fsdp.spread import read_once, spread_parameters
 from tests.trainer.workers.fsdp import scenes
 from tests.trainer.workers.fsdp.configs import make_config
+from tests.trainer.workers.fsdp.ensemble import Scene, agreed_port, play_all
 from tests.trainer.workers.fsdp.models import random_batch, without_weights
 
 WORLD_SIZE = 2
-TIMEOUT_S = 100
 PLAIN = {"use_kl_loss": False}
 """The actor alone."""
-Scene = Callable[[Path, int, int], Any]
-"""(where the models lie, rank, a port) -> what the tests look at."""
 
 
 def train_qwen2(where: Path, rank: int, port: int) -> Any:
@@ -52,31 +46,18 @@ def resume(where: Path, rank: int, port: int) -> Any:
         run.steps(0, 2)
         worker.end_sft()
         run.step(2)
-        worker.save(where / "checkpoint")
+        digests = worker.save(where / "checkpoint")
         torch.rand(1 + rank)
         drawn = torch.get_rng_state()
         first = (run.steps(3, 6), worker.parameter_hash(), scenes.full(worker), worker.weight_pieces())
-    with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / "port", rank)) as worker:
+    with scenes.worker(config, rank, WORLD_SIZE, agreed_port(where / "port", rank)) as worker:
         worker.load(where / "checkpoint")
         torch.rand(1 + rank)
         same_random = torch.equal(drawn, torch.get_rng_state())
         run = scenes.Run(worker, config, rank, WORLD_SIZE)
         again = (run.steps(3, 6), worker.parameter_hash(), scenes.full(worker))
         worker.export(where / "exported")
-    return {"first": first, "again": again, "same_random": same_random}
-
-
-def _agreed_port(file: Path, rank: int) -> int:
-    """A port that rank 0 finds free and rank 1 reads of."""
-    if rank == 0:
-        part = file.with_suffix(".part")
-        part.write_text(str(scenes.free_port()))
-        part.replace(file)
-    deadline = time.monotonic() + 30
-    while not file.exists():
-        assert time.monotonic() < deadline, "rank 0 named no port"
-        time.sleep(0.01)
-    return int(file.read_text())
+    return {"first": first, "again": again, "same_random": same_random, "digests": digests}
 
 
 def one_rank_nan(where: Path, rank: int, port: int) -> Any:
@@ -190,7 +171,7 @@ def one_rank_reads(where: Path, rank: int, port: int) -> Any:
         paths = [where / shape, where / "scorer"]
         if rank == 1:
             paths = [without_weights(path, where / f"bare{number}") for path in paths]
-        port = _agreed_port(where / f"port{number}", rank)
+        port = agreed_port(where / f"port{number}", rank)
         found[shape] = scenes.read_all(reading(*paths, WORLD_SIZE), rank, WORLD_SIZE, port)
     return found
 
@@ -202,7 +183,7 @@ def one_rank_is_refused(where: Path, rank: int, port: int) -> Any:
     for number, bad in enumerate(([paths[0], where / "scorer"], [where / "qwen2", paths[1]])):
         config = reading(*bad, WORLD_SIZE)
         try:
-            with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / f"refused-port{number}", rank)):
+            with scenes.worker(config, rank, WORLD_SIZE, agreed_port(where / f"refused-port{number}", rank)):
                 found.append("loaded")
         except UserError as error:
             found.append(str(error))
@@ -237,7 +218,7 @@ def memory(where: Path, rank: int, port: int) -> Any:
     try:
         for shape in ("llama", "large"):  # the small one for what libraries load at their first use
             config = make_config(where / shape, world_size=WORLD_SIZE, actor=PLAIN, critic={"enable": False})
-            with scenes.worker(config, rank, WORLD_SIZE, _agreed_port(where / f"memory-{shape}", rank)):
+            with scenes.worker(config, rank, WORLD_SIZE, agreed_port(where / f"memory-{shape}", rank)):
                 pass
     finally:
         loaded_models.prove_policy = prove
@@ -281,33 +262,6 @@ SCENES: dict[str, Scene] = {
 }
 
 
-def _play(where: Path, rank: int, ports: list[int]) -> None:
-    torch.set_num_threads(1)
-    results: dict[str, Any] = {}
-    for (name, scene), port in zip(SCENES.items(), ports, strict=True):
-        try:
-            results[name] = scene(where, rank, port)
-        except Exception:
-            results[name] = traceback.format_exc()
-            break
-    torch.save(results, where / f"rank{rank}.pt")
-
-
 def play(where: Path) -> list[dict[str, Any]]:
     """The results of all scenes, by rank. WHERE holds the models."""
-    ports = [scenes.free_port() for _ in SCENES]
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=_play, args=(where, rank, ports)) for rank in range(WORLD_SIZE)]
-    with pytest.MonkeyPatch.context() as environment:
-        # The system gets large tensors back when they are freed, not a heap full of holes: `memory` looks at it.
-        environment.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
-        for process in ranks:
-            process.start()
-    try:
-        for process in ranks:
-            process.join(TIMEOUT_S)
-    finally:
-        for process in ranks:
-            process.kill()
-    assert [process.exitcode for process in ranks] == [0] * WORLD_SIZE
-    return [torch.load(where / f"rank{rank}.pt", weights_only=False) for rank in range(WORLD_SIZE)]
+    return play_all(SCENES, where, WORLD_SIZE)

@@ -103,3 +103,14 @@ def test_bfloat16_weights_are_read_back_exactly(child: Child, tmp_path: Path) ->
     assert all(value.startswith("bfloat16[") for value in held.values())
     asked = [Request((5, 6, 7), seed) for seed in range(8)]
     assert differences(bench.model, asked, child.generate(asked, PLAIN))[0] < 0.05
+
+
+def test_more_prompts_than_fit_in_a_pass(child: Child, tmp_path: Path) -> None:
+    """Of 7 prompts a pass holds not quite 3: as in a batch whose prompts are more than `max_num_batched_tokens`."""
+    bench = start(child, "vllm", "llama", tmp_path, max_num_batched_tokens=200, enable_prefix_caching=False)
+    bench.take()
+    asked = [Request(tuple(2 + (5 * place + seed) % 40 for place in range(75)), seed) for seed in range(7)]
+    together = child.generate(asked, PLAIN)
+    assert differences(bench.model, asked, together)[0] < 1e-5
+    alone = [child.generate([request], PLAIN)[0] for request in asked]
+    assert [list(one.token_ids) for one in together] == [list(one.token_ids) for one in alone]

@@ -67,6 +67,10 @@ class FsdpConfig(Section):
     """Keep optimizer state on the host while the role is idle."""
     offload_policy: bool = False
     """FSDP2's own CPU offload: parameters, gradients and optimizer live on the host all the time."""
+    fsdp_size: int = Field(default=-1, ge=-1)
+    """Ranks that hold one copy of the model together; the others hold more copies of it (HSDP), which all learn from
+    rows of their own. Best the GPUs of a node: parameters then never cross nodes, gradients do once. 0, -1, or as many
+    as there are ranks: one copy over all of them."""
     reshard_after_forward: bool = True
     model_dtype: Precision = "float32"
     """Of the sharded parameters, gradients and optimizer state."""

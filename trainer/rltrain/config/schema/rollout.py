@@ -69,6 +69,7 @@ class RolloutConfig(Section):
     max_model_len: int | None = Field(default=None, gt=0)
     """Null: `data.max_prompt_length + data.max_response_length`."""
     enable_chunked_prefill: bool = True
+    """Read long prompts in parts. On a CPU they are read whole: vLLM cannot draw with a request's seed after a part."""
     enable_prefix_caching: bool = True
     log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
     """Micro batch for the actor's old log-probabilities; null: `actor.ppo_micro_batch_size_per_gpu`."""

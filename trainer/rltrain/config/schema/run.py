@@ -47,6 +47,9 @@ class AnyTrainerConfig(Section):
     """`auto`: go on from the last checkpoint of the run directory, if there is one. `disable`: start over. A path, or
     `resume_path` with `resume_from_path`: go on from that checkpoint."""
     resume_from_path: str | None = None
+    verify_checkpoint: bool = True
+    """Read the whole checkpoint before a run goes on from it, and hold every file against its SHA-256. False: only see
+    that all files are there with their sizes, for checkpoints that take minutes to read. rltrain's own."""
     balance_batch: bool = True
     """Spread long and short samples evenly over the ranks."""
     stall_timeout_s: float = Field(default=1800, gt=0)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rltrain.controller.callbacks.base import Callback, RunInfo, StepRecord
 from rltrain.core.clock import Clock
-from rltrain.records.checkpoints import CheckpointStore
+from rltrain.records.checkpoints import CheckpointStore, Write
 
 BEST_BY = "val/reward/mean"
 
@@ -19,7 +18,7 @@ class SaveCheckpoints(Callback):
     def __init__(
         self,
         store: CheckpointStore,
-        write: Callable[[Path], None],
+        write: Write,
         state: Callable[[], dict[str, Any]],
         clock: Clock,
         best_by: str = BEST_BY,

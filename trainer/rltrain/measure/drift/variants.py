@@ -92,7 +92,7 @@ def of_vllm(config: RunConfig) -> list[Change]:
         add("enforce_eager", "no CUDA graphs and no compilation in the engine", f"{_ROLLOUT}.enforce_eager=true")
     if rollout.enable_prefix_caching:
         add("no_prefix_caching", "no prefix caching", f"{_ROLLOUT}.enable_prefix_caching=false")
-    if rollout.enable_chunked_prefill:
+    if on_gpu and rollout.enable_chunked_prefill:  # on a CPU it reads prompts whole
         add("no_chunked_prefill", "no chunked prefill", *_without_chunks(config))
     if on_gpu and own.get("disable_cascade_attn") is False:  # of 0.26 it is off unless asked for
         add("no_cascade_attention", "no cascade attention", f"{_VLLM}.disable_cascade_attn=true")

@@ -83,6 +83,7 @@ def _model(use: ModelUse, directory: str) -> dict[str, Any]:
 def _fsdp(role: RoleSpec) -> dict[str, Any]:
     shards: Sharding = role.sharding
     return {
+        "fsdp_size": shards.shard_size,
         "param_offload": shards.param_offload,
         "optimizer_offload": shards.optimizer_offload,
         "offload_policy": shards.offload_policy,

@@ -84,7 +84,7 @@ def update_actor(
     policy: Policy,
     config: ActorConfig,
     minis: Sequence[MiniBatch],
-    world_size: int,
+    data_ranks: int,
     reads_entropy: bool = False,
 ) -> dict[str, float]:
     """Train on MINIS, all epochs in order (collective). READS_ENTROPY: also where it has no part in the loss.
@@ -104,13 +104,13 @@ def update_actor(
             ratios.append(loss.log_ratio)
 
     loss = ActorLoss(policy, config, sharded.watch, reads_entropy)
-    metrics = _train(sharded, config, minis, world_size, loss, seen)
+    metrics = _train(sharded, config, minis, data_ranks, loss, seen)
     metrics["actor/log_ratio_before_step"] = largest(max(floats(torch.stack(ratios))), sharded.device)
     return metrics
 
 
 def update_and_read(
-    sharded: ShardedModel, policy: Policy, config: ActorConfig, mini: MiniBatch, world_size: int
+    sharded: ShardedModel, policy: Policy, config: ActorConfig, mini: MiniBatch, data_ranks: int
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Take the one optimizer step of an iteration on rows without `old_log_probs`, and read these with it (collective).
 
@@ -120,7 +120,7 @@ def update_and_read(
     """
     passes: list[dict[str, Tensor]] = []
     loss = ActorLoss(policy, config, sharded.watch, reads_entropy=True)
-    metrics = _train(sharded, config, [mini], world_size, loss, lambda one: passes.append(one.read))
+    metrics = _train(sharded, config, [mini], data_ranks, loss, lambda one: passes.append(one.read))
     fields: dict[str, Tensor] = {}
     for field, name in (("old_log_probs", "log_probs"), ("entropys", "entropys")):
         fields[field] = torch.zeros(mini.shard["response_mask"].shape)
@@ -134,7 +134,7 @@ def _train(
     sharded: ShardedModel,
     config: ActorConfig,
     minis: Sequence[MiniBatch],
-    world_size: int,
+    data_ranks: int,
     loss: ActorLoss,
     seen: Callable[[ActorLoss], None],
 ) -> dict[str, float]:
@@ -147,7 +147,7 @@ def _train(
         own.add({name: found[name] for name in ("pg_loss", "loss_tokens")})
         return value, found
 
-    sums, results = run_updates(sharded, minis, MicroSize.of(config), world_size, counted)
+    sums, results = run_updates(sharded, minis, MicroSize.of(config), data_ranks, counted)
     tokens = max(sums["loss_tokens"], 1.0)
     shares = [name for name in ("pg_loss", "entropy_loss", "loss") if name in sums]
     metrics = {f"actor/{name}": sums[name] / len(minis) for name in shares}

@@ -12,6 +12,7 @@ drops the borders on their way, and are refused.
 
 from __future__ import annotations
 
+from inspect import signature
 from itertools import pairwise
 from typing import Any, cast
 
@@ -28,6 +29,8 @@ from rltrain.core.tensors import ints
 NAME = "rltrain_packed"
 KEY = "actor_rollout_ref.model.use_remove_padding"
 
+_takes_groups = "enable_gqa" in signature(varlen_attn).parameters
+"""Whether the kernel shares keys and values between query heads by itself: since torch 2.13 at the latest."""
 _is_repeatable = False
 
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
@@ -97,14 +100,14 @@ def varlen(
 ) -> Tensor:
     """The flash kernel for sequences of different length. Shapes as in `packed_attention`."""
     heads, kv_heads = query.shape[1], key.shape[1]
-    if heads != kv_heads:
-        # The keyword that lets the kernel group heads is younger than the oldest torch supported here.
+    grouped: dict[str, Any] = {"enable_gqa": True} if heads != kv_heads and _takes_groups else {}
+    if heads != kv_heads and not grouped:
         key, value = (tensor.repeat_interleave(heads // kv_heads, dim=1) for tensor in (key, value))
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     left = -1 if window is None else window - 1
     if _is_repeatable:
         q, k, v = _passed(torch.are_deterministic_algorithms_enabled(), q, k, v)
-    out = varlen_attn(q, k, v, borders, borders, longest, longest, scale=scale, window_size=(left, 0))
+    out = varlen_attn(q, k, v, borders, borders, longest, longest, scale=scale, window_size=(left, 0), **grouped)
     assert isinstance(out, Tensor)
     if _is_repeatable:
         (out,) = _passed(True, out)

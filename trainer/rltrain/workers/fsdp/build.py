@@ -17,13 +17,13 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from rltrain.config.schema import FsdpConfig, ModelConfig
 from rltrain.core.errors import UserError, first_line
 from rltrain.workers.fsdp import attention, packing
+from rltrain.workers.fsdp.mesh import Mesh
 from rltrain.workers.fsdp.precision import training_dtype
 from rltrain.workers.fsdp.spread import read_once, spread_buffers, spread_parameters
 from rltrain.workers.fsdp.value_model import ValueModel
@@ -184,14 +184,16 @@ def _silence_dropout(config: PretrainedConfig) -> None:
             setattr(config, key, 0.0)
 
 
-def shard(model: nn.Module, fsdp: FsdpConfig, mesh: DeviceMesh, weights: Weights = FILES) -> FSDPModule:
-    """Shard MODEL in place over MESH: each decoder layer, then a value head, then the rest as one group (collective).
+def shard(model: nn.Module, fsdp: FsdpConfig, ranks: Mesh, weights: Weights = FILES) -> FSDPModule:
+    """Shard MODEL in place over RANKS: each decoder layer, then a value head, then the rest as one group (collective).
 
     MODEL comes from WEIGHTS. Those of files are on rank 0, and reach the other ranks one group at a time, so that
     beside its shards a rank other than 0 never holds more than one group. Tied parameters lie in the last group
     together, and stay tied.
-    Parameters keep `model_dtype`; forward and backward run in `dtype`; gradients are averaged over ranks in float32.
+    Parameters keep `model_dtype`; forward and backward run in `dtype`; gradients are averaged over ranks in
+    float32. With `fsdp_size` it is sharded over so many ranks, and the others hold copies (HSDP).
     """
+    mesh = ranks.sharding(fsdp)
     device = torch.device(mesh.device_type)
     weights.place_buffers(model, device)
     policy = MixedPrecisionPolicy(

@@ -1,4 +1,4 @@
-"""Gradients on the wire: how long FSDP2's reduce-scatters take, and what goes in and comes out of them."""
+"""Gradients on the wire: how long FSDP2's reductions take, and what goes in and comes out of them."""
 
 # Torch and transformers are typed in part; the successor of reduce_scatter_tensor came with torch 2.13.
 # pyright: reportDeprecated=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -21,7 +21,7 @@ from rltrain.core.tensors import floats
 
 @dataclass(frozen=True)
 class Traffic:
-    """One rank's part of the reduce-scatters of an update.
+    """One rank's part of the reductions of an update.
 
     `norm`: of all that it sent, its own gradients; `due`: the sum of their elements, as the reduction scales it;
     `got`: the sum of the elements that it received. Over all ranks `due` and `got` are equal but for rounding.
@@ -35,11 +35,19 @@ class Traffic:
 class TimedReduceScatter:
     """FSDP2's default reduce-scatter between two time stamps (its `ReduceScatter` interface).
 
+    Where a model has replicas, FSDP2 then adds up the shares of all of them, and calls `replicas_reduced`: the second
+    stamp is moved there, and what this rank has received is what has come out of that.
+
     On CUDA the stamps are events on the stream of the collective: nothing waits for them, and the sum may overlap
     with computing. On a CPU the call blocks. Either way the time holds the wait for slower ranks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_replicas: int = 1) -> None:
+        self._num_replicas = num_replicas
+        self._end_s = 0.0
+        self._divisor = 1
+        self._received: Tensor | None = None
+        """Of what replicas reduced. Apart from `_traffic`, which is another stream's."""
         self._traffic: Tensor | None = None
         self._seconds = 0.0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
@@ -61,9 +69,25 @@ class TimedReduceScatter:
         work = self._timed(output_tensor, input_tensor, group, op, async_op)
         if not async_op and op in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             size = dist.get_world_size(group) if op == dist.ReduceOp.AVG else 1
-            found = torch.stack([square, total / size, _sum(output_tensor)])
+            # The average over replicas leaves the sum over all ranks as it is; the sum multiplies it.
+            self._divisor = 1 if op == dist.ReduceOp.AVG else self._num_replicas
+            got = _sum(output_tensor) if self._num_replicas == 1 else torch.zeros_like(total)
+            found = torch.stack([square, total / size, got])
             self._traffic = found if self._traffic is None else self._traffic + found
         return work
+
+    def replicas_reduced(self, output_tensor: Tensor) -> None:
+        """OUTPUT_TENSOR, this rank's share, has been added up over replicas."""
+        if self._traffic is None:  # each rank is a replica: nothing was reduced before
+            return
+        if output_tensor.is_cuda and self._events:
+            after = torch.cuda.Event(enable_timing=True)
+            after.record()
+            self._events[-1] = (self._events[-1][0], after)
+        elif not output_tensor.is_cuda:
+            self._seconds += time.perf_counter() - self._end_s
+        got = _sum(output_tensor) / self._divisor
+        self._received = got if self._received is None else self._received + got
 
     def _timed(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool
@@ -77,7 +101,8 @@ class TimedReduceScatter:
             return work
         start = time.perf_counter()
         work = dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
-        self._seconds += time.perf_counter() - start
+        self._end_s = time.perf_counter()
+        self._seconds += self._end_s - start
         return work
 
     def sent(self) -> float | None:
@@ -92,7 +117,8 @@ class TimedReduceScatter:
         if self._traffic is None:
             return None
         square, due, got = floats(self._traffic)
-        self._traffic = None
+        got += 0.0 if self._received is None else float(self._received)
+        self._traffic = self._received = None
         return Traffic(math.sqrt(square), due, got)
 
     def take_s(self) -> float:
@@ -113,10 +139,12 @@ def _norm(tensor: Tensor) -> Tensor:
     return torch.linalg.vector_norm(tensor, dtype=torch.float32).double()
 
 
-def time_gradients(model: nn.Module) -> TimedReduceScatter:
-    """Time the reduce-scatters of all of MODEL's parts. A single rank makes none."""
-    timed = TimedReduceScatter()
+def time_gradients(model: nn.Module, num_replicas: int = 1) -> TimedReduceScatter:
+    """Time the reductions of all of MODEL's parts. A single rank makes none, nor one that holds a copy of its own."""
+    timed = TimedReduceScatter(num_replicas)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_custom_reduce_scatter(timed)  # pyright: ignore[reportArgumentType]
+            if num_replicas > 1:
+                module.set_all_reduce_hook(timed.replicas_reduced)
     return timed

@@ -16,7 +16,7 @@ from rltrain.workers.fsdp.updates import gradient_seconds, run_updates, step_met
 
 
 def update_critic(
-    sharded: ShardedModel, config: CriticConfig, minis: Sequence[MiniBatch], world_size: int
+    sharded: ShardedModel, config: CriticConfig, minis: Sequence[MiniBatch], data_ranks: int
 ) -> dict[str, float]:
     """Train on MINIS, all epochs in order (collective).
 
@@ -36,7 +36,7 @@ def update_critic(
         loss = aggregate(terms, mask, mode, normalizer)
         return loss, {**sums, "vf_loss": loss, "loss_tokens": mask.sum()}
 
-    sums, results = run_updates(sharded, minis, MicroSize.of(config), world_size, loss_function)
+    sums, results = run_updates(sharded, minis, MicroSize.of(config), data_ranks, loss_function)
     tokens = max(sums["loss_tokens"], 1.0)
     return {
         "critic/vf_loss": sums["vf_loss"] / len(minis),

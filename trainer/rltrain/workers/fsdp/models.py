@@ -12,7 +12,6 @@ from typing import cast
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from rltrain.config.schema import ModelConfig, RunConfig
@@ -21,6 +20,7 @@ from rltrain.workers.fsdp import head_proof, packing
 from rltrain.workers.fsdp.build import FILES, Weights, load_causal_lm, load_value_model, shard
 from rltrain.workers.fsdp.comm_timing import time_gradients
 from rltrain.workers.fsdp.forward import Policy, values
+from rltrain.workers.fsdp.mesh import Mesh
 from rltrain.workers.fsdp.metrics import largest
 from rltrain.workers.fsdp.micro import Shard
 from rltrain.workers.fsdp.optim import Schedule, Stepper
@@ -32,7 +32,7 @@ from rltrain.workers.fsdp.value_model import ValueModel
 
 
 def make_actor(
-    config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int, weights: Weights = FILES
+    config: RunConfig, info: RankInfo, mesh: Mesh, total_steps: int, weights: Weights = FILES
 ) -> ShardedModel:
     """The policy, with its optimizer. TOTAL_STEPS: of the run, also where the actor learns in fewer (as in verl)."""
     section = config.actor_rollout_ref
@@ -41,10 +41,11 @@ def make_actor(
     shard(model, section.actor.fsdp_config, mesh, weights)
     optim = section.actor.optim
     stepper = Stepper(model, optim, section.actor.grad_clip, Schedule.of(optim, total_steps))
-    return ShardedModel("actor", model, section.actor.fsdp_config, info.device, stepper, time_gradients(model))
+    timed = time_gradients(model, mesh.replicas(section.actor.fsdp_config))
+    return ShardedModel("actor", model, section.actor.fsdp_config, info.device, stepper, timed)
 
 
-def make_reference(config: RunConfig, info: RankInfo, mesh: DeviceMesh, weights: Weights = FILES) -> ShardedModel:
+def make_reference(config: RunConfig, info: RankInfo, mesh: Mesh, weights: Weights = FILES) -> ShardedModel:
     """The frozen policy."""
     section = config.actor_rollout_ref
     model = load_causal_lm(section.model, section.ref.fsdp_config, weights).requires_grad_(False)
@@ -53,7 +54,7 @@ def make_reference(config: RunConfig, info: RankInfo, mesh: DeviceMesh, weights:
 
 
 def make_critic(
-    config: RunConfig, info: RankInfo, mesh: DeviceMesh, total_steps: int, weights: Weights = FILES
+    config: RunConfig, info: RankInfo, mesh: Mesh, total_steps: int, weights: Weights = FILES
 ) -> ShardedModel:
     """The value model, with its optimizer."""
     section = config.critic
@@ -61,10 +62,11 @@ def make_critic(
     model = load_value_model(section.model, section.fsdp_config, seed, weights)
     shard(model, section.fsdp_config, mesh, weights)
     stepper = Stepper(model, section.optim, section.grad_clip, Schedule.of(section.optim, total_steps))
-    return ShardedModel("critic", model, section.fsdp_config, info.device, stepper, time_gradients(model))
+    timed = time_gradients(model, mesh.replicas(section.fsdp_config))
+    return ShardedModel("critic", model, section.fsdp_config, info.device, stepper, timed)
 
 
-def make_reward_model(config: RunConfig, info: RankInfo, mesh: DeviceMesh) -> tuple[ShardedModel, RewardModel]:
+def make_reward_model(config: RunConfig, info: RankInfo, mesh: Mesh) -> tuple[ShardedModel, RewardModel]:
     """The reward model, sharded, frozen."""
     section = config.reward_model
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rltrain.config.schema import OptimConfig
+from rltrain.workers.fsdp.mesh import copies
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,14 @@ class Stepper:
 
 
 def grad_norm(grads: Iterable[Tensor], device: str) -> float:
-    """L2 norm of GRADS over all ranks, equal on every one (collective). Squares are summed in float64."""
+    """L2 norm of GRADS over all ranks, equal on every one (collective). Squares are summed in float64.
+
+    Each number counts once, of however many ranks hold it. The sum is over all ranks and not over those of one copy
+    alone: ranks that differed by its rounding would clip differently, and their copies would drift apart.
+    """
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for grad in grads:
-        squares += torch.linalg.vector_norm(local(grad), dtype=torch.float64).square().to(device)
+        squares += (torch.linalg.vector_norm(local(grad), dtype=torch.float64).square() / copies(grad)).to(device)
     dist.all_reduce(squares)
     return float(squares.sqrt())
 

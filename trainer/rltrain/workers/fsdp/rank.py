@@ -18,9 +18,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from rltrain.core.errors import UserError, first_line
+from rltrain.workers.fsdp.mesh import Mesh
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class RankInfo:
         return torch.device(self.device).type
 
 
-def connect(info: RankInfo, timeout_s: float) -> DeviceMesh:
-    """Join the process group of all training ranks, and return the mesh that models are sharded over.
+def connect(info: RankInfo, timeout_s: float) -> Mesh:
+    """Join the process group of all training ranks, and return how they are arranged.
 
     Addresses come from INFO alone: no environment variable is read or written. On CUDA the group has gloo beside
     NCCL, for tensors that live on the host (offloaded weights, checkpoint plans).
@@ -63,7 +63,7 @@ def connect(info: RankInfo, timeout_s: float) -> DeviceMesh:
             f" ({first_line(error)}): check that the port is free and the hosts reach each other"
             " (actor_rollout_ref.nccl_timeout sets the wait)"
         ) from error
-    return init_device_mesh(info.device_type, (info.world_size,))
+    return Mesh(info.device_type, info.world_size, timeout)
 
 
 def disconnect() -> None:

@@ -56,7 +56,7 @@ def sft_step(
     policy: Policy,
     rows: Sequence[tuple[Sequence[int], Sequence[int]]],
     size: MicroSize,
-    world_size: int,
+    data_ranks: int,
 ) -> dict[str, float]:
     """One optimizer step on the mean cross entropy of all learnt tokens of all ranks (collective). ROWS: this rank's.
 
@@ -75,7 +75,7 @@ def sft_step(
         return loss, {"loss": loss}
 
     mini = MiniBatch(shard, AggNormalizer(num_tokens, num_rows, 1.0), count)
-    sums, (result,) = run_updates(sharded, [mini], size, world_size, loss_function)
+    sums, (result,) = run_updates(sharded, [mini], size, data_ranks, loss_function)
     return {
         "sft/loss": sums["loss"],
         "sft/grad_norm": result.grad_norm if result.applied else math.nan,

@@ -69,20 +69,20 @@ class MiniPlan:
         return sorted(row for rank in self.ranks for row in rank)
 
 
-def split(lengths: Sequence[int], settings: SplitSettings, world_size: int) -> list[MiniPlan]:
+def split(lengths: Sequence[int], settings: SplitSettings, data_ranks: int) -> list[MiniPlan]:
     """The optimizer steps of one update: all epochs, in order.
 
     Args:
         lengths: tokens of each row of the batch.
         settings: of the role.
-        world_size: ranks.
+        data_ranks: ranks that have rows of their own.
     """
     plans: list[MiniPlan] = []
     for epoch in range(settings.num_epochs):
         order = _order(len(lengths), settings.shuffle_seed, epoch)
         for start in range(0, len(order), settings.mini_rows):
             rows = order[start : start + settings.mini_rows]
-            plans.append(_plan(rows, lengths, settings, world_size))
+            plans.append(_plan(rows, lengths, settings, data_ranks))
     return plans
 
 
@@ -93,35 +93,35 @@ def _order(count: int, seed: int | None, epoch: int) -> list[int]:
     return ints(torch.randperm(count, generator=generator))
 
 
-def _plan(rows: Sequence[int], lengths: Sequence[int], settings: SplitSettings, world_size: int) -> MiniPlan:
-    dealt = deal([lengths[row] for row in rows], world_size, settings.balance)
+def _plan(rows: Sequence[int], lengths: Sequence[int], settings: SplitSettings, data_ranks: int) -> MiniPlan:
+    dealt = deal([lengths[row] for row in rows], data_ranks, settings.balance)
     ranks = tuple(tuple(rows[place] for place in places) for places in dealt)
     passes = max(len(cut([lengths[row] for row in rank], settings.size)) for rank in ranks)
     return MiniPlan(ranks, passes)
 
 
-def deal(lengths: Sequence[int], world_size: int, balance: bool) -> list[list[int]]:
+def deal(lengths: Sequence[int], data_ranks: int, balance: bool) -> list[list[int]]:
     """Rows for each rank, numbers of rows differing by at most 1 (some ranks get none where rows are few).
 
     Balanced: the longest row left goes to the rank with the fewest tokens that still has room. Otherwise neighbours
     go together.
     """
-    count, more = divmod(len(lengths), world_size)
-    room = [count + (rank < more) for rank in range(world_size)]
+    count, more = divmod(len(lengths), data_ranks)
+    room = [count + (rank < more) for rank in range(data_ranks)]
     if not balance:
-        starts = [sum(room[:rank]) for rank in range(world_size)]
+        starts = [sum(room[:rank]) for rank in range(data_ranks)]
         return [list(range(start, start + size)) for start, size in zip(starts, room, strict=True)]
-    ranks: list[list[int]] = [[] for _ in range(world_size)]
-    loads = [0] * world_size
+    ranks: list[list[int]] = [[] for _ in range(data_ranks)]
+    loads = [0] * data_ranks
     for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
-        rank = min((r for r in range(world_size) if len(ranks[r]) < room[r]), key=lambda r: (loads[r], r))
+        rank = min((r for r in range(data_ranks) if len(ranks[r]) < room[r]), key=lambda r: (loads[r], r))
         ranks[rank].append(row)
         loads[rank] += lengths[row]
     return [sorted(rank) for rank in ranks]
 
 
 def mini_batches(
-    tensors: Mapping[str, Tensor], plans: Sequence[MiniPlan], world_size: int, fields: Iterable[str], scale: float
+    tensors: Mapping[str, Tensor], plans: Sequence[MiniPlan], data_ranks: int, fields: Iterable[str], scale: float
 ) -> list[list[MiniBatch]]:
     """PLANS with their data: for each rank, its share of each optimizer step.
 
@@ -130,7 +130,7 @@ def mini_batches(
     Args:
         tensors: the whole batch, such as `Batch.bare()`.
         plans: from `split`.
-        world_size: ranks.
+        data_ranks: ranks that have rows of their own.
         fields: names to take along.
         scale: `loss_scale_factor`.
     """
@@ -140,7 +140,7 @@ def mini_batches(
         if plan not in made:
             normalizer = AggNormalizer.of(wanted["response_mask"][torch.tensor(plan.rows)], scale)
             made[plan] = [MiniBatch(_rows(wanted, rank), normalizer, plan.micro_batches, rank) for rank in plan.ranks]
-    return [[made[plan][rank] for plan in plans] for rank in range(world_size)]
+    return [[made[plan][rank] for plan in plans] for rank in range(data_ranks)]
 
 
 def _rows(tensors: Mapping[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
@@ -148,19 +148,19 @@ def _rows(tensors: Mapping[str, Tensor], rows: Sequence[int]) -> dict[str, Tenso
     return {name: tensor[index] for name, tensor in tensors.items()}
 
 
-def actor_minis(tensors: Mapping[str, Tensor], config: RunConfig, step: int, world_size: int) -> list[list[MiniBatch]]:
+def actor_minis(tensors: Mapping[str, Tensor], config: RunConfig, step: int, data_ranks: int) -> list[list[MiniBatch]]:
     """For each rank, the mini batches of the actor's update at STEP. CONFIG is resolved."""
     settings = SplitSettings.of_actor(config, step)
     fields = (*ACTOR_FIELDS, *(name for name in ACTOR_OPTIONAL_FIELDS if name in tensors))
-    plans = split(row_lengths(tensors), settings, world_size)
-    return mini_batches(tensors, plans, world_size, fields, _scale(config))
+    plans = split(row_lengths(tensors), settings, data_ranks)
+    return mini_batches(tensors, plans, data_ranks, fields, _scale(config))
 
 
-def critic_minis(tensors: Mapping[str, Tensor], config: RunConfig, step: int, world_size: int) -> list[list[MiniBatch]]:
+def critic_minis(tensors: Mapping[str, Tensor], config: RunConfig, step: int, data_ranks: int) -> list[list[MiniBatch]]:
     """For each rank, the mini batches of the critic's update at STEP. CONFIG is resolved."""
     settings = SplitSettings.of_critic(config, step)
-    plans = split(row_lengths(tensors), settings, world_size)
-    return mini_batches(tensors, plans, world_size, CRITIC_FIELDS, _scale(config))
+    plans = split(row_lengths(tensors), settings, data_ranks)
+    return mini_batches(tensors, plans, data_ranks, CRITIC_FIELDS, _scale(config))
 
 
 def _scale(config: RunConfig) -> float:
@@ -170,8 +170,8 @@ def _scale(config: RunConfig) -> float:
 
 
 def shards(
-    tensors: Mapping[str, Tensor], config: RunConfig, world_size: int
+    tensors: Mapping[str, Tensor], config: RunConfig, data_ranks: int
 ) -> list[tuple[list[int], dict[str, Tensor]]]:
     """The whole batch dealt to ranks, for passes without update: (rows, their fields) for each rank."""
-    dealt = deal(row_lengths(tensors), world_size, config.trainer.balance_batch)
+    dealt = deal(row_lengths(tensors), data_ranks, config.trainer.balance_batch)
     return [(rows, _rows(tensors, rows)) for rows in dealt]

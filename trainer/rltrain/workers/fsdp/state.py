@@ -9,6 +9,7 @@ on another, the random numbers of each rank are seeded again from the run's seed
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -19,13 +20,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from rltrain.core.errors import UserError, kind_and_line
 from rltrain.workers.fsdp.build import reshard
+from rltrain.workers.fsdp.hashed_files import HashedFiles
 from rltrain.workers.fsdp.rank import derive_seed, fail_together, seed_everything
 from rltrain.workers.fsdp.rng import rng_state, set_rng_state
 from rltrain.workers.fsdp.sharded_model import ShardedModel
@@ -38,25 +40,32 @@ _MODEL = "model."
 """Before the names of weights in what DCP writes."""
 
 
-def save(directory: Path, models: Sequence[ShardedModel]) -> None:
+def save(directory: Path, models: Sequence[ShardedModel]) -> dict[str, str]:
     """Write ROLES and this rank's random state to DIRECTORY (collective; the directory is new or empty).
+
+    Returns:
+        SHA-256 of each file that this rank wrote, by path from DIRECTORY.
 
     Raises:
         UserError: on every rank, what could not be written; DIRECTORY then lacks `train_state.json`: it does not load.
     """
-    problem = None
+    problem, files, random_state = None, HashedFiles(), io.BytesIO()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        torch.save(rng_state(), directory / f"rng_{dist.get_rank():05d}.pt")
+        torch.save(rng_state(), random_state)
+        files.write(directory / f"rng_{dist.get_rank():05d}.pt", random_state.getvalue())
     except (OSError, RuntimeError) as error:
         problem = f"checkpoint {directory} cannot be written: {error}"
     fail_together(problem)
     for sharded in models:
+        writer = FileSystemWriter(directory / sharded.name)
+        writer.fs = files
         try:
-            dcp_save(_tensors(sharded), checkpoint_id=directory / sharded.name)
+            dcp_save(_tensors(sharded), storage_writer=writer)
         except CheckpointException as error:
             raise UserError(f"checkpoint {directory / sharded.name} cannot be written: {_first(error)}") from error
-    _write_facts(directory, {sharded.name: _facts(sharded) for sharded in models})
+    _write_facts(files, directory, {sharded.name: _facts(sharded) for sharded in models})
+    return files.below(directory)
 
 
 def load(directory: Path, models: Sequence[ShardedModel], seed: int) -> None:
@@ -111,13 +120,13 @@ def _expect(sharded: ShardedModel, facts: Mapping[str, Any], directory: Path) ->
         )
 
 
-def _write_facts(directory: Path, models: Mapping[str, Any]) -> None:
+def _write_facts(files: HashedFiles, directory: Path, models: Mapping[str, Any]) -> None:
     """Write what `load` has to know before it reads tensors (collective; rank 0 writes)."""
     problem = None
     if dist.get_rank() == 0:
         document = {"format": FORMAT, "world_size": dist.get_world_size(), "roles": models}
         try:
-            (directory / FACTS).write_text(json.dumps(document, indent=1), encoding="utf-8")
+            files.write(directory / FACTS, json.dumps(document, indent=1).encode())
         except OSError as error:
             problem = f"checkpoint {directory} cannot be written: {error}"
     fail_together(problem)

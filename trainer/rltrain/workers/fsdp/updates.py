@@ -22,11 +22,11 @@ LossFunction = Callable[[Shard, AggNormalizer], tuple[Tensor, dict[str, Tensor]]
 
 
 def run_updates(
-    sharded: ShardedModel, minis: Sequence[MiniBatch], size: MicroSize, world_size: int, loss_function: LossFunction
+    sharded: ShardedModel, minis: Sequence[MiniBatch], size: MicroSize, data_ranks: int, loss_function: LossFunction
 ) -> tuple[dict[str, float], list[StepResult]]:
     """Take one optimizer step for each of MINIS, all at one learning rate (collective).
 
-    FSDP averages gradients over ranks, and each rank's loss is a share of one sum: hence the factor `world_size`.
+    FSDP averages gradients over ranks, and each rank's loss is a share of one sum: hence the factor `data_ranks`.
 
     Returns:
         Sums of the loss function's metrics over everything, and what became of each step: equal on all ranks.
@@ -34,7 +34,7 @@ def run_updates(
     sums = Sums(sharded.device)
     sharded.model.train()
     with sharded.in_use(training=True):
-        results = _steps(sharded, minis, size, world_size, loss_function, sums)
+        results = _steps(sharded, minis, size, data_ranks, loss_function, sums)
     sharded.trainer().end_update()
     sharded.model.eval()
     return sums.over_ranks(), results
@@ -44,7 +44,7 @@ def _steps(
     sharded: ShardedModel,
     minis: Sequence[MiniBatch],
     size: MicroSize,
-    world_size: int,
+    data_ranks: int,
     loss_function: LossFunction,
     sums: Sums,
 ) -> list[StepResult]:
@@ -57,7 +57,7 @@ def _steps(
             done += 1
             watch.begin_micro(group)
             loss, found = loss_function(rows, mini.normalizer)
-            (loss * world_size).backward()
+            (loss * data_ranks).backward()
             sums.add(found)
             watch.end_micro(found)
         watch.reduced()

@@ -54,6 +54,15 @@ def gather(tensor: Tensor, dtype: torch.dtype | None, device: str) -> Tensor:
 
 
 @torch.no_grad()
+def copy(source: Tensor, target: Tensor) -> None:
+    """Fill TARGET from SOURCE, of its shape (collective where they are sharded over other ranks)."""
+    if isinstance(source, DTensor) and isinstance(target, DTensor) and source.device_mesh != target.device_mesh:
+        take(target, gather(source, None, str(target.device)))
+    else:
+        local(target).copy_(local(source))
+
+
+@torch.no_grad()
 def take(tensor: Tensor, whole: Tensor) -> None:
     """Fill TENSOR from WHOLE, of its shape, which each rank has on its host: the counterpart of `gather`."""
     if isinstance(tensor, DTensor):

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 from transformers.utils import logging as transformers_logging
 
 from rltrain.cluster.host import SHM_PREFIX
@@ -29,6 +28,7 @@ from rltrain.workers.fsdp.capture import Capture, Captured, ended
 from rltrain.workers.fsdp.export import export
 from rltrain.workers.fsdp.forward import Policy, values
 from rltrain.workers.fsdp.inference import alone, infer, recompute
+from rltrain.workers.fsdp.mesh import Mesh
 from rltrain.workers.fsdp.metrics import largest
 from rltrain.workers.fsdp.micro import MicroSize, MiniBatch, Shard
 from rltrain.workers.fsdp.parts import Parts, parts
@@ -59,7 +59,7 @@ class TrainWorker:
         self._info = info
         self._weights = weights
         self._models: dict[ModelName, ShardedModel] = {}
-        self._mesh: DeviceMesh | None = None
+        self._mesh: Mesh | None = None
         self._sft: ShardedModel | None = None
         self._reward_model: RewardModel | None = None
         self._publisher: Publisher | None = None
@@ -168,6 +168,11 @@ class TrainWorker:
     def _policy(self, sharded: ShardedModel) -> Policy:
         return models.make_policy(sharded, self._config)
 
+    @property
+    def _data_ranks(self) -> int:
+        assert self._mesh is not None, "the ranks have not met"
+        return self._mesh.data
+
     # Learning
 
     def sft_step(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
@@ -180,7 +185,7 @@ class TrainWorker:
             stepper = sft.sft_stepper(sharded, self._config)
             self._sft = ShardedModel("actor", sharded.model, sharded.fsdp, sharded.device, stepper)
         size = MicroSize.of(self._config.actor_rollout_ref.actor)
-        return sft.sft_step(self._sft or sharded, self._policy(sharded), rows, size, self._info.world_size)
+        return sft.sft_step(self._sft or sharded, self._policy(sharded), rows, size, self._data_ranks)
 
     def sft_loss(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
         """The loss of `sft_step` on ROWS, from which nothing is learnt."""
@@ -193,18 +198,18 @@ class TrainWorker:
         self._learnt = weights.rows_hash([mini.shard for mini in minis])
         # With bypass_mode nothing reads the entropy before.
         reads = self._config.algorithm.rollout_correction.bypass_mode
-        return actor.update_actor(sharded, self._policy(sharded), section, minis, self._info.world_size, reads)
+        return actor.update_actor(sharded, self._policy(sharded), section, minis, self._data_ranks, reads)
 
     def update_and_read_actor(self, minis: Sequence[MiniBatch]) -> tuple[dict[str, float], dict[str, Tensor]]:
         """The same with the one of MINIS, which has no old log-probabilities; and what `log_probs` would have given."""
         sharded, section = self._models["actor"], self._config.actor_rollout_ref.actor
         [mini] = minis
         self._learnt = weights.rows_hash([mini.shard])
-        return actor.update_and_read(sharded, self._policy(sharded), section, mini, self._info.world_size)
+        return actor.update_and_read(sharded, self._policy(sharded), section, mini, self._data_ranks)
 
     def update_critic(self, minis: Sequence[MiniBatch]) -> dict[str, float]:
         """Train the critic on MINIS (from `split.critic_minis`): metrics, equal on all ranks."""
-        return critic.update_critic(self._models["critic"], self._config.critic, minis, self._info.world_size)
+        return critic.update_critic(self._models["critic"], self._config.critic, minis, self._data_ranks)
 
     def end_sft(self) -> None:
         """Forget what trained in the warm-up, and make the reference, where there is one, what the actor is now."""
@@ -218,7 +223,7 @@ class TrainWorker:
         pairs = zip(weights.named_weights(source), weights.named_weights(target), strict=True)
         with torch.no_grad():
             for (_, wanted), (_, stale) in pairs:
-                weights.local(stale).copy_(weights.local(wanted))
+                weights.copy(wanted.detach(), stale)
         self._reference_changed = True
 
     # Capturing
@@ -338,13 +343,13 @@ class TrainWorker:
         for sharded in self._models.values():
             sharded.unpark()
 
-    def save(self, directory: str | Path) -> None:
-        """Write a training checkpoint to DIRECTORY.
+    def save(self, directory: str | Path) -> dict[str, str]:
+        """Write a training checkpoint to DIRECTORY; SHA-256 of each file that this rank wrote, by path from there.
 
         Raises:
             UserError: it cannot be written.
         """
-        state.save(Path(directory), self._saved_models(self._reference_changed))
+        return state.save(Path(directory), self._saved_models(self._reference_changed))
 
     def load(self, directory: str | Path) -> None:
         """Go on from the checkpoint in DIRECTORY.

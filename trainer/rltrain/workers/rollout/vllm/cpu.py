@@ -49,8 +49,20 @@ class Cpu:
                 ModelRegistry.register_model(name, known[name].load_model_cls())
 
     def arguments(self, config: RunConfig, model_dir: str) -> dict[str, Any]:
-        """Eager: compiling takes a C++ compiler and a minute. A KV cache of a known size, so that none is measured."""
-        return {"enforce_eager": True, "kv_cache_memory_bytes": kv_cache_bytes(config, model_dir)}
+        """Eager: compiling takes a C++ compiler and a minute. A KV cache of a known size, so that none is measured.
+
+        Prompts are read whole, whatever `enable_chunked_prefill` says: after a part of a prompt vLLM draws a token and
+        turns the request's generator back, which a generator on a CPU cannot do ("does not use offset").
+        """
+        rollout = config.actor_rollout_ref.rollout
+        assert rollout.max_model_len is not None
+        most = min(rollout.max_num_batched_tokens, rollout.max_num_seqs * rollout.max_model_len)
+        return {
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": kv_cache_bytes(config, model_dir),
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(most, rollout.max_model_len),
+        }
 
     def sleep(self, llm: Any) -> bool:
         """Nothing."""
