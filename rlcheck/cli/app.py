@@ -54,6 +54,7 @@ COMMANDS: dict[str, type[Any]] = {
     "memory-profile": configs.ProfileRequest,
     "data": configs.DataRequest,
     "rollout": configs.RolloutRequest,
+    "reward": records.RewardRequest,
     "drift": configs.DriftRequest,
     "run": records.RunRequest,
     "step": records.StepRequest,

@@ -28,6 +28,7 @@ from rlcheck.facts.platform import PlatformFacts
 from rlcheck.facts.python import PythonFacts
 from rlcheck.facts.ray import RayFacts
 from rlcheck.facts.reach import ReachFacts
+from rlcheck.facts.reward import RewardFacts
 from rlcheck.facts.rollout import RolloutFacts
 from rlcheck.facts.run import RunFacts
 from rlcheck.facts.smoke import SmokeFacts
@@ -63,6 +64,7 @@ class Facts(Struct, frozen=True):
     config: Fact[ConfigFacts] = Fact()
     memory: Fact[MemoryProfile] = Fact()
     data: Fact[DataFacts] = Fact()
+    reward: Fact[RewardFacts] = Fact()
     rollout: Fact[RolloutFacts] = Fact()
     smoke: Fact[SmokeFacts] = Fact()
     run: Fact[RunFacts] = Fact()

@@ -24,6 +24,7 @@ BUILT_IN = {
     "drift": "rltrain.measure.drift.plugin:run",
     "memory": "rltrain.measure.memory.plugin:run",
     "replay": "rltrain.measure.replay.plugin:run",
+    "reward": "rltrain.measure.reward.plugin:run",
     "rollout": "rltrain.measure.rollout.plugin:run",
     "smoke": "rltrain.measure.smoke.plugin:run",
     "step": "rltrain.proof.plugin:run",

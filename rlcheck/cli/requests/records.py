@@ -13,6 +13,7 @@ from rlcheck.cli.requests.report import (
     FormatOption,
     FrameworkOption,
     OutputOption,
+    PromptKeyOption,
     PythonOption,
     ReportRequest,
     StrictOption,
@@ -77,6 +78,49 @@ class StepRequest:
             help="Run your own reward function from this file, to judge its rewards; without it none is run.",
         ),
     ] = None
+    report: ReportRequest = field(default_factory=ReportRequest)
+
+
+@dataclass(frozen=True)
+class RewardRequest:
+    """Call a reward function on right, wrong and odd answers: sign, ground truth, shortcuts, NaN, time, threads.
+
+    The code in FILE runs, in processes of its own, because you name it; nothing that the data names is run.
+    """
+
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="Python file with the function, which takes verl's and rltrain's arguments (compute_score) or TRL's.",
+            show_default=False,
+        ),
+    ] = None
+    words: Annotated[
+        tuple[str, ...],
+        typer.Argument(
+            metavar="[NAME=VALUE]...",
+            help="More arguments of the function, as a config gives them (reward_kwargs).",
+            show_default=False,
+        ),
+    ] = ()
+    data: Annotated[
+        str,
+        typer.Option("--data", metavar="DATA", help="Rows with ground truths: JSONL, Parquet, or a saved dataset."),
+    ] = ""
+    name: Annotated[
+        str,
+        typer.Option("--name", metavar="NAME", help="Name of the function. Default: compute_score, or the only one."),
+    ] = ""
+    prompt_key: PromptKeyOption = ""
+    form: Annotated[
+        str,
+        typer.Option(
+            "--form",
+            metavar="TEXT",
+            help="How an answer is written, {} standing for it: 'Result: {}'. Default: the usual forms are tried.",
+        ),
+    ] = ""
     report: ReportRequest = field(default_factory=ReportRequest)
 
 
