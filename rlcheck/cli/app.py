@@ -56,6 +56,7 @@ COMMANDS: dict[str, type[Any]] = {
     "rollout": configs.RolloutRequest,
     "reward": records.RewardRequest,
     "drift": configs.DriftRequest,
+    "canary": records.CanaryRequest,
     "run": records.RunRequest,
     "step": records.StepRequest,
     "preflight": configs.PreflightRequest,

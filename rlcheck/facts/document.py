@@ -13,6 +13,7 @@ import msgspec
 
 from rlcheck.errors import UserError
 from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
+from rlcheck.facts.canary import CanaryFacts
 from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.collectives import CollectiveFacts
 from rlcheck.facts.config import ConfigFacts
@@ -65,6 +66,7 @@ class Facts(Struct, frozen=True):
     memory: Fact[MemoryProfile] = Fact()
     data: Fact[DataFacts] = Fact()
     reward: Fact[RewardFacts] = Fact()
+    canary: Fact[CanaryFacts] = Fact()
     rollout: Fact[RolloutFacts] = Fact()
     smoke: Fact[SmokeFacts] = Fact()
     run: Fact[RunFacts] = Fact()

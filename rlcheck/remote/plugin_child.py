@@ -21,6 +21,7 @@ from typing import Any, Callable
 
 GROUP = "rlcheck.measurements"
 BUILT_IN = {
+    "canary": "rltrain.measure.canary.plugin:run",
     "drift": "rltrain.measure.drift.plugin:run",
     "memory": "rltrain.measure.memory.plugin:run",
     "replay": "rltrain.measure.replay.plugin:run",

@@ -21,6 +21,16 @@ from rlcheck.cli.requests.report import (
     named,
 )
 
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="DIR",
+        help="A model's directory. canary: what the server is to have; step: weights before the step, for a capsule "
+        "that holds a part of them.",
+    ),
+]
+
 
 @dataclass(frozen=True)
 class RunReportRequest(ReportRequest):
@@ -48,14 +58,7 @@ class StepRequest:
             show_default=False,
         ),
     ] = ()
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="DIR",
-            help="Weights before the step, for a capsule that holds a part of them: a model's directory.",
-        ),
-    ] = None
+    checkpoint: CheckpointOption = None
     again: Annotated[
         bool,
         typer.Option(
@@ -78,6 +81,39 @@ class StepRequest:
             help="Run your own reward function from this file, to judge its rewards; without it none is run.",
         ),
     ] = None
+    report: ReportRequest = field(default_factory=ReportRequest)
+
+
+@dataclass(frozen=True)
+class CanaryRequest:
+    """Compare log-probabilities of a live vLLM or SGLang server with a saved checkpoint: has it these weights?
+
+    The server is only asked; the checkpoint is loaded here.
+    """
+
+    url: Annotated[str, typer.Argument(metavar="[URL]", help="The server: http://HOST:PORT.")] = ""
+    checkpoint: CheckpointOption = None
+    adapter: Annotated[
+        Path | None,
+        typer.Option("--adapter", metavar="DIR", help="LoRA adapter that the server is to answer with (see --model)."),
+    ] = None
+    earlier: Annotated[
+        tuple[Path, ...],
+        typer.Option(
+            "--earlier", metavar="DIR", help="An earlier checkpoint, whose weights it may still have. Repeatable."
+        ),
+    ] = ()
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="Name that the server gives the model. Default: its first.")
+    ] = ""
+    dtype: Annotated[
+        str,
+        typer.Option(
+            "--dtype",
+            metavar="DTYPE",
+            help="bfloat16, float16 or float32: what the server computes in, where it does not say.",
+        ),
+    ] = ""
     report: ReportRequest = field(default_factory=ReportRequest)
 
 
