@@ -160,7 +160,7 @@ class _Server:
         return name
 
     def direct(self, vocabulary: int) -> list[dict[str, Any]]:
-        """Log-probabilities of prompts, computed afresh: engines do not read their prefix cache for them."""
+        """Log-probabilities of prompts, computed without a cache: engines do not read their prefix cache for them."""
         count = min(_PROMPT_TOKENS, self.prefix_tokens)
         prompts = [_ids(seed, count, vocabulary) for seed in range(_PROMPTS)]
         return [{"ids": ids, "log_probs": self._of_prompt(ids)} for ids in prompts]

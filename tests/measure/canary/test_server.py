@@ -1,4 +1,7 @@
-"""A real vLLM server on the CPU: what it has in place of the checkpoint's weights or tokenizer is named, health passes."""
+"""A real vLLM server: what it has in place of the checkpoint's weights or tokenizer is named, and health passes."""
+
+# Transformers are typed in part.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from tests.conftest import base_environ
 from tests.trainer.workers.rollout.tiny import make_model
 
 pytest.importorskip("vllm")
+pytestmark = pytest.mark.timeout(600)  # the server starts within the first test
 TENSOR = "model.layers.1.mlp.down_proj.weight"
 START_S = 300.0
 
