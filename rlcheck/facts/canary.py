@@ -26,7 +26,7 @@ class Split(Struct, frozen=True):
 class CanaryFacts(Struct, frozen=True):
     """One server against one checkpoint.
 
-    `direct`: prompts that were computed without a cache; `cached`: tokens behind a long prefix that was asked twice. `rounding`:
+    `direct`: prompts, without a cache; `cached`: tokens behind a long prefix that was asked twice. `rounding`:
     how far the checkpoint's own forward pass in the server's dtype is from one in the next finer dtype, on the same
     tokens; `bound_mean` and `bound_largest` are made from it. `others`: the same prompts against other weights: earlier
     checkpoints, the checkpoint without its adapter. `stale_tensors`: with these of an earlier checkpoint, and all

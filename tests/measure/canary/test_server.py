@@ -30,7 +30,9 @@ from tests.conftest import base_environ
 from tests.trainer.workers.rollout.tiny import make_model
 
 pytest.importorskip("vllm")
-pytestmark = pytest.mark.timeout(600)  # the server starts within the first test
+
+# The server starts within the first test.
+pytestmark = pytest.mark.timeout(600)
 TENSOR = "model.layers.1.mlp.down_proj.weight"
 START_S = 300.0
 
