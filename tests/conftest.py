@@ -30,9 +30,9 @@ PLUGIN_SOURCE = ROOT / "tests" / "fixtures" / "plugin"
 # Parts of tests/ that start Ray, engines, ranks or machines, or that measure time: of each group one worker runs all.
 SERIAL = {
     "machines": (
-        "core/test_context", "core/test_gather", "core/test_process", "measure/cluster", "measure/collectives",
-        "measure/drift", "measure/machine/test_nvidia", "measure/rollout", "multinode", "preflight", "slurm",
-        "tools/test_slurm_script",
+        "core/test_context", "core/test_gather", "core/test_process", "measure/canary", "measure/cluster",
+        "measure/collectives", "measure/drift", "measure/machine/test_nvidia", "measure/rollout", "multinode",
+        "preflight", "slurm", "tools/test_slurm_script",
     ),
     "runs": ("trainer/cli/test_app", "trainer/controller", "trainer/end_to_end", "trainer/measure", "trainer/workers"),
     "failures": ("trainer/cluster", "trainer/failures", "trainer/rewards"),

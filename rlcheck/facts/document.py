@@ -13,6 +13,7 @@ import msgspec
 
 from rlcheck.errors import UserError
 from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
+from rlcheck.facts.canary import CanaryFacts
 from rlcheck.facts.cluster import ClusterFacts
 from rlcheck.facts.collectives import CollectiveFacts
 from rlcheck.facts.config import ConfigFacts
@@ -28,6 +29,7 @@ from rlcheck.facts.platform import PlatformFacts
 from rlcheck.facts.python import PythonFacts
 from rlcheck.facts.ray import RayFacts
 from rlcheck.facts.reach import ReachFacts
+from rlcheck.facts.reward import RewardFacts
 from rlcheck.facts.rollout import RolloutFacts
 from rlcheck.facts.run import RunFacts
 from rlcheck.facts.smoke import SmokeFacts
@@ -63,6 +65,8 @@ class Facts(Struct, frozen=True):
     config: Fact[ConfigFacts] = Fact()
     memory: Fact[MemoryProfile] = Fact()
     data: Fact[DataFacts] = Fact()
+    reward: Fact[RewardFacts] = Fact()
+    canary: Fact[CanaryFacts] = Fact()
     rollout: Fact[RolloutFacts] = Fact()
     smoke: Fact[SmokeFacts] = Fact()
     run: Fact[RunFacts] = Fact()

@@ -21,9 +21,11 @@ from typing import Any, Callable
 
 GROUP = "rlcheck.measurements"
 BUILT_IN = {
+    "canary": "rltrain.measure.canary.plugin:run",
     "drift": "rltrain.measure.drift.plugin:run",
     "memory": "rltrain.measure.memory.plugin:run",
     "replay": "rltrain.measure.replay.plugin:run",
+    "reward": "rltrain.measure.reward.plugin:run",
     "rollout": "rltrain.measure.rollout.plugin:run",
     "smoke": "rltrain.measure.smoke.plugin:run",
     "step": "rltrain.proof.plugin:run",

@@ -30,6 +30,8 @@ BY_NAME = {
     "trainer/rltrain/config/paths.py": "huggingface_hub, where it is",
     "trainer/rltrain/controller/callbacks/wandb.py": "wandb, where it is",
     "trainer/rltrain/data/readers.py": "the library of a file format",
+    "trainer/rltrain/measure/canary/plugin.py": "peft, where it is",
+    "trainer/rltrain/measure/reward/child.py": "cloudpickle, where it is",
     "trainer/rltrain/proof/score.py": "numpy.random, where it is",
     "trainer/rltrain/rewards/math_reward.py": "math_verify, where it is",
     "trainer/rltrain/rewards/scorer.py": "numpy.random, where it is",

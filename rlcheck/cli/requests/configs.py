@@ -12,6 +12,7 @@ from rlcheck.cli.requests.report import (
     FrameworkOption,
     PlotOption,
     PortOption,
+    PromptKeyOption,
     ReportRequest,
     YesOption,
 )
@@ -138,9 +139,7 @@ class DataRequest:
     tokenizer: Annotated[
         str, typer.Option("--tokenizer", metavar="DIR", help="Directory of the tokenizer. Default: the config's model.")
     ] = ""
-    prompt_key: Annotated[
-        str, typer.Option("--prompt-key", metavar="COLUMN", help="Column of the prompt. Default: the config's.")
-    ] = ""
+    prompt_key: PromptKeyOption = ""
     framework: FrameworkOption = "auto"
     first: Annotated[
         int, typer.Option("--first", min=1, max=1000, help="Number of places to show for each kind of finding.")

@@ -13,12 +13,23 @@ from rlcheck.cli.requests.report import (
     FormatOption,
     FrameworkOption,
     OutputOption,
+    PromptKeyOption,
     PythonOption,
     ReportRequest,
     StrictOption,
     VerboseOption,
     named,
 )
+
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="DIR",
+        help="A model's directory. canary: what the server is to have; step: weights before the step, for a capsule "
+        "that holds a part of them.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -47,14 +58,7 @@ class StepRequest:
             show_default=False,
         ),
     ] = ()
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="DIR",
-            help="Weights before the step, for a capsule that holds a part of them: a model's directory.",
-        ),
-    ] = None
+    checkpoint: CheckpointOption = None
     again: Annotated[
         bool,
         typer.Option(
@@ -77,6 +81,82 @@ class StepRequest:
             help="Run your own reward function from this file, to judge its rewards; without it none is run.",
         ),
     ] = None
+    report: ReportRequest = field(default_factory=ReportRequest)
+
+
+@dataclass(frozen=True)
+class CanaryRequest:
+    """Compare log-probabilities of a live vLLM or SGLang server with a saved checkpoint: has it these weights?
+
+    The server is only asked; the checkpoint is loaded here.
+    """
+
+    url: Annotated[str, typer.Argument(metavar="[URL]", help="The server: http://HOST:PORT.")] = ""
+    checkpoint: CheckpointOption = None
+    adapter: Annotated[
+        Path | None,
+        typer.Option("--adapter", metavar="DIR", help="LoRA adapter that the server is to answer with (see --model)."),
+    ] = None
+    earlier: Annotated[
+        tuple[Path, ...],
+        typer.Option(
+            "--earlier", metavar="DIR", help="An earlier checkpoint, whose weights it may still have. Repeatable."
+        ),
+    ] = ()
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="Name that the server gives the model. Default: its first.")
+    ] = ""
+    dtype: Annotated[
+        str,
+        typer.Option(
+            "--dtype",
+            metavar="DTYPE",
+            help="bfloat16, float16 or float32: what the server computes in, where it does not say.",
+        ),
+    ] = ""
+    report: ReportRequest = field(default_factory=ReportRequest)
+
+
+@dataclass(frozen=True)
+class RewardRequest:
+    """Call a reward function on right, wrong and odd answers: sign, ground truth, shortcuts, NaN, time, threads.
+
+    The code in FILE runs, in processes of its own, because you name it; nothing that the data names is run.
+    """
+
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="Python file with the function, which takes verl's and rltrain's arguments (compute_score) or TRL's.",
+            show_default=False,
+        ),
+    ] = None
+    words: Annotated[
+        tuple[str, ...],
+        typer.Argument(
+            metavar="[NAME=VALUE]...",
+            help="More arguments of the function, as a config gives them (reward_kwargs).",
+            show_default=False,
+        ),
+    ] = ()
+    data: Annotated[
+        str,
+        typer.Option("--data", metavar="DATA", help="Rows with ground truths: JSONL, Parquet, or a saved dataset."),
+    ] = ""
+    name: Annotated[
+        str,
+        typer.Option("--name", metavar="NAME", help="Name of the function. Default: compute_score, or the only one."),
+    ] = ""
+    prompt_key: PromptKeyOption = ""
+    form: Annotated[
+        str,
+        typer.Option(
+            "--form",
+            metavar="TEXT",
+            help="How an answer is written, {} standing for it: 'Result: {}'. Default: the usual forms are tried.",
+        ),
+    ] = ""
     report: ReportRequest = field(default_factory=ReportRequest)
 
 

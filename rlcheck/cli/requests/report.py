@@ -101,6 +101,10 @@ FrameworkOption = Annotated[
         help="Framework of the config (rltrain, verl, verl@0.8.0, spec), where rlcheck cannot see it.",
     ),
 ]
+PromptKeyOption = Annotated[
+    str,
+    typer.Option("--prompt-key", metavar="COLUMN", help="Column of the prompt. Default: the config's, or `prompt`."),
+]
 PortOption = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port of the head (6379).")]
 
 

@@ -9,11 +9,13 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from rlcheck.facts.canary import CanaryFacts
 from rlcheck.facts.drift import DriftFacts
+from rlcheck.facts.reward import RewardFacts
 from rlcheck.facts.rollout import RolloutFacts, StageTime
 
 Tell = Callable[[dict[str, Any]], None]
-F = TypeVar("F", DriftFacts, RolloutFacts)
+F = TypeVar("F", CanaryFacts, DriftFacts, RewardFacts, RolloutFacts)
 
 
 class Report(Generic[F]):

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from rltrain.core.errors import UserError
@@ -25,16 +26,20 @@ class BadReward(Exception):
     """What a function did that gives no reward."""
 
 
+class Raised(BadReward):
+    """It raised."""
+
+
 class CustomFunction:
-    """The function of SPEC, ready to be called.
+    """The function of SPEC, ready to be called; FUNCTION is given where it is loaded already.
 
     Raises:
         UserError: the file cannot be imported, has no such function, or the function cannot be called as verl calls it.
     """
 
-    def __init__(self, spec: CustomSpec) -> None:
+    def __init__(self, spec: CustomSpec, function: Callable[..., Any] | None = None) -> None:
         self._spec = spec
-        self._function = _load(spec)
+        self._function = function or load_function(spec)
         _check_signature(self._function, spec)
 
     def score(self, request: RewardRequest) -> tuple[float, dict[str, float]]:
@@ -54,7 +59,7 @@ class CustomFunction:
             if inspect.isawaitable(answer):
                 answer = asyncio.run(_awaited(answer))
         except BaseException as error:  # sys.exit() too is an answer that is none
-            raise BadReward(f"{_place(error, self._spec.path)} raised {_words(error)}") from None
+            raise raised(error, self._spec.path) from None
         try:
             return read_answer(answer)
         except BadReward as error:
@@ -114,8 +119,39 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
     return await answer
 
 
-def _load(spec: CustomSpec) -> Callable[..., Any]:
-    path = Path(spec.path)
+def raised(error: BaseException, path: str) -> Raised:
+    """ERROR in words, with the line of the file at PATH that it passed last."""
+    return Raised(f"{_place(error, path)} raised {_words(error)}")
+
+
+def load_function(spec: CustomSpec) -> Callable[..., Any]:
+    """The function of SPEC.
+
+    Raises:
+        UserError: the file cannot be imported, or has no such function.
+    """
+    module = load_file(spec.path)
+    function = vars(module).get(spec.name)
+    if not callable(function):
+        own = own_functions(module)
+        has = f"it has {', '.join(own)}" if own else "it has none"
+        raise UserError(f"custom_reward_function.name: {spec.path} has no function '{spec.name}'; {has}")
+    return function
+
+
+def own_functions(module: ModuleType) -> tuple[str, ...]:
+    """Names of the functions that a file of `load_file` defines itself."""
+    own = (name for name, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == MODULE)
+    return tuple(sorted(own))
+
+
+def load_file(name: str) -> ModuleType:
+    """The Python file NAME, imported: its code runs.
+
+    Raises:
+        UserError: it cannot be imported.
+    """
+    path = Path(name)
     if not path.is_file():
         raise UserError(f"custom_reward_function.path: there is no file {path}")
     sys.path.append(str(path.parent))  # at the end: its neighbours must not shadow the standard library
@@ -130,13 +166,8 @@ def _load(spec: CustomSpec) -> Callable[..., Any]:
         where = f"{error.filename or path}:{error.lineno}"
         raise UserError(f"custom_reward_function.path: {where}: {error.msg}") from None
     except BaseException as error:
-        raise UserError(f"custom_reward_function.path: {_place(error, spec.path)} raised {_words(error)}") from None
-    function = vars(module).get(spec.name)
-    if not callable(function):
-        own = [name for name, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == MODULE]
-        has = f"it has {', '.join(sorted(own))}" if own else "it has none"
-        raise UserError(f"custom_reward_function.name: {path} has no function '{spec.name}'; {has}")
-    return function
+        raise UserError(f"custom_reward_function.path: {raised(error, name)}") from None
+    return module
 
 
 def _check_signature(function: Callable[..., Any], spec: CustomSpec) -> None:

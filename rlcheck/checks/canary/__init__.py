@@ -1,0 +1,1 @@
+"""Checks of a live server against a saved checkpoint."""
