@@ -54,7 +54,7 @@ def processes_live(facts: Facts) -> Verdict:
     return _verdict(facts, _PROCESS, "a process of each rank that may run")
 
 
-@check("HNG002", "Nobody keeps the others waiting", needs=("hang",), playbook="job-waits-for-one",
+@check("HNG002", "No rank or role keeps the others waiting", needs=("hang",), playbook="job-waits-for-one",
        problem="The job stands still: all wait for one that does not go on")  # fmt: skip
 def none_behind(facts: Facts) -> Verdict:
     """Follows who waits for whom, over collectives, sockets, pipes and Ray calls, to the one that waits for none.

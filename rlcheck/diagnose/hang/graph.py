@@ -16,7 +16,7 @@ _WAIT_FUNCTIONS = frozenset(("synchronize", "all_reduce", "all_gather", "broadca
 
 
 def bottoms(targets: Mapping[int, set[int]]) -> list[list[int]]:
-    """Sets of ranks that reach each other and nobody else, and that somebody waits for."""
+    """Sets of ranks that reach each other and no other, and that are waited for."""
     reach: dict[int, set[int]] = {}
     for start in targets:
         seen, todo = set[int](), [start]

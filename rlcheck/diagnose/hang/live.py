@@ -264,7 +264,7 @@ def _rank_of(one: Process) -> tuple[int, ...]:
     return () if one.rank is None else (one.rank,)
 
 
-_WHY: Mapping[Kind, str] = {
+_WHY: Mapping[str, str] = {
     "stopped": "which is stopped",
     "gone": "whose process is gone",
     "gil": "in which a thread keeps the interpreter lock",
@@ -276,8 +276,8 @@ _WHY: Mapping[Kind, str] = {
 
 
 def _why(culprits: Sequence[Culprit]) -> str:
-    kinds: set[Kind] = {one.kind for one in culprits}
-    return f", {_WHY[kinds.pop()]}" if len(kinds) == 1 and len(culprits) == 1 else ""
+    kinds = {one.kind for one in culprits}
+    return f", {_WHY.get(kinds.pop(), 'which does not go on')}" if len(culprits) == 1 else ""
 
 
 def _name(one: Culprit) -> str:

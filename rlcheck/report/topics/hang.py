@@ -26,7 +26,7 @@ def exhibits(facts: Facts) -> tuple[Exhibit, ...]:
     hang = None if looked is None else judge(looked).hang
     if looked is None or hang is None or not hang.waits:
         return ()
-    rows = tuple((wait.who, ", ".join(wait.whom[:6]) or "nobody seen", wait.call) for wait in hang.waits[:_MOST_ROWS])
+    rows = tuple((wait.who, ", ".join(wait.whom[:6]) or "none seen", wait.call) for wait in hang.waits[:_MOST_ROWS])
     left = len(hang.waits) - len(rows)
     title = f"Who waits for whom: {len(looked.processes)} processes, looked at for {looked.watched_s:.0f} s"
     notes = (f"{left} more wait",) if left else ()
