@@ -242,7 +242,7 @@ def _hang(graph: Graph, targets: Mapping[int, set[int]], found: Mapping[int, Kin
     if gone:
         # Ranks that wait in a collective for one that is gone hold nothing up themselves.
         culprits = [one for one in culprits if one.pid not in graph.inside]
-    kinds = dict.fromkeys(one.kind for one in culprits)
+    kinds: dict[Kind, None] = dict.fromkeys(one.kind for one in culprits)
     names = [_name(one) for one in culprits]
     count = len(set(targets) - set(found)) or len(graph.inside)
     wait = "process waits" if count == 1 else "processes wait"
