@@ -94,6 +94,8 @@ _TABLE = (
     Family("RUN", "run", "Health of a run", "smoke",
            (Section("smoke", "preflight --smoke"), Section("run", "run")), shown_by=("smoke", "run"),
            about="one real training step; the health of a run from its curves"),
+    Family("HNG", "hang", "A job that stands still", "", (Section("hang", "hang"),), shown_by=("hang",),
+           about="by `rlcheck hang`, who all others of a running job wait for: rank or role, and its call"),
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {family.id: family for family in _TABLE}

@@ -45,8 +45,8 @@ def members(run_dir: Path) -> tuple[Member, ...]:
     if not roots:
         roots = [Member(_title(pid), pid) for pid in _naming(run_dir)]
     known = {member.pid for member in roots}
-    parents = _parents()
-    more = [pid for pid in sorted(parents) if pid not in known and _descends(pid, known, parents) and _works(pid)]
+    above = parents()
+    more = [pid for pid in sorted(above) if pid not in known and _descends(pid, known, above) and _works(pid)]
     return (*roots, *(Member(_title(pid), pid) for pid in more))[:_MAX_PROCESSES]
 
 
@@ -65,7 +65,7 @@ def stack(member: Member) -> str:
 
 def hindrance(member: Member) -> str:
     """What keeps the process from going on at all; "" for one that can."""
-    state = re.search(r"^State:\s*(\w)", _read(f"/proc/{member.pid}/status"), re.M)
+    state = re.search(r"^State:\s*(\w)", read(f"/proc/{member.pid}/status"), re.M)
     return _STATES.get(state.group(1), "") if state is not None else "gone"
 
 
@@ -85,7 +85,7 @@ def _workers(run_dir: Path) -> list[Member]:
         with suppress(OSError):
             files[_identity(os.stat(path))] = path
     found: dict[Path, Member] = {}
-    for pid in _pids() if files else ():
+    for pid in pids() if files else ():
         for path in _open_files(pid, files):
             # What it has forked holds the file, too, and has a higher number; so does who reads it, without a handler.
             if path not in found or (_handles(pid) and not _handles(found[path].pid)):
@@ -98,8 +98,8 @@ def _naming(run_dir: Path) -> list[int]:
     words = {str(run_dir), os.path.realpath(run_dir)}
     own = {os.getpid(), os.getppid()}
     found: list[int] = []
-    for pid in _pids():
-        line = _command(pid)
+    for pid in pids():
+        line = command(pid)
         if pid not in own and "rlcheck" not in line[:200] and any(word in line for word in words):
             found.append(pid)
     return found
@@ -149,55 +149,61 @@ def _dumped(pid: int, file: Path) -> str:
 
 def _handles(pid: int) -> bool:
     """Whether the process has a handler for the signal: without one it would be its end."""
-    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", _read(f"/proc/{pid}/status"), re.M)
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", read(f"/proc/{pid}/status"), re.M)
     return caught is not None and bool(int(caught.group(1), 16) >> (STACK_SIGNAL - 1) & 1)
 
 
 def _by_py_spy(pid: int) -> str:
     """Python stacks, from the py-spy of the doctor's environment, of the process's own, or of PATH."""
-    homes = [os.path.dirname(program) for program in (sys.executable, _command(pid).split(" ")[0])]
-    beside = [os.path.join(home, "py-spy") for home in homes if os.path.isabs(home)]
-    tool = next((path for path in beside if os.access(path, os.X_OK)), shutil.which("py-spy") or "")
+    tool = py_spy(pid)
     # The second way is for a process that is stopped already, or that may not be stopped.
     for way in ((), ("--nonblocking",)) if tool else ():
         with suppress(OSError, subprocess.TimeoutExpired):
-            command = [tool, "dump", *way, "--pid", str(pid)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_PY_SPY_S, errors="replace")
+            words = [tool, "dump", *way, "--pid", str(pid)]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=_PY_SPY_S, errors="replace")
             if done.returncode == 0 and done.stdout.strip():
                 return done.stdout.strip()
     return ""
 
 
+def py_spy(pid: int) -> str:
+    """The py-spy of the doctor's environment, of the process's own, or of PATH; "" where there is none."""
+    homes = [os.path.dirname(program) for program in (sys.executable, command(pid).split(" ")[0])]
+    beside = [os.path.join(home, "py-spy") for home in homes if os.path.isabs(home)]
+    return next((path for path in beside if os.access(path, os.X_OK)), shutil.which("py-spy") or "")
+
+
 def _by_kernel(pid: int) -> str:
     """State, what the kernel has it wait in and, for root, the kernel's stack."""
-    state = re.search(r"^State:\s*(.+)", _read(f"/proc/{pid}/status"), re.M)
+    state = re.search(r"^State:\s*(.+)", read(f"/proc/{pid}/status"), re.M)
     if state is None:
         return "the process is gone"
-    wait = _read(f"/proc/{pid}/wchan").strip()
+    wait = read(f"/proc/{pid}/wchan").strip()
     lines = [f"state {state.group(1)}" + (f", waits in {wait}" if wait not in ("", "0") else "")]
-    return "\n".join([*lines, *_read(f"/proc/{pid}/stack").splitlines()[:12]])
+    return "\n".join([*lines, *read(f"/proc/{pid}/stack").splitlines()[:12]])
 
 
-def _pids() -> list[int]:
+def pids() -> list[int]:
+    """Every process of this machine."""
     with suppress(OSError):
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     return []
 
 
-def _parents() -> dict[int, int]:
+def parents() -> dict[int, int]:
     """The parent of every process."""
     found: dict[int, int] = {}
-    for pid in _pids():
+    for pid in pids():
         # After the name, which may hold anything and ends with the last bracket: state, parent.
-        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
         if len(fields) > 1 and fields[0] != "Z":
             found[pid] = int(fields[1])
     return found
 
 
-def _descends(pid: int, known: set[int], parents: dict[int, int]) -> bool:
+def _descends(pid: int, known: set[int], above: dict[int, int]) -> bool:
     for _ in range(_MAX_PROCESSES):
-        pid = parents.get(pid, 0)
+        pid = above.get(pid, 0)
         if pid in known:
             return True
         if pid <= 1:
@@ -206,19 +212,21 @@ def _descends(pid: int, known: set[int], parents: dict[int, int]) -> bool:
 
 
 def _works(pid: int) -> bool:
-    line = _command(pid)
+    line = command(pid)
     return bool(line) and not any(word in line for word in _HELPERS)
 
 
 def _title(pid: int) -> str:
-    return _command(pid)[:60] or "a process"
+    return command(pid)[:60] or "a process"
 
 
-def _command(pid: int) -> str:
-    return _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+def command(pid: int) -> str:
+    """The command line of a process, or the title that it has given itself."""
+    return read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
+    """The first 64 KiB of a file; "" where it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(1 << 16)

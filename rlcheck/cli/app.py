@@ -60,6 +60,7 @@ COMMANDS: dict[str, type[Any]] = {
     "run": records.RunRequest,
     "step": records.StepRequest,
     "preflight": configs.PreflightRequest,
+    "hang": records.HangRequest,
     "diagnose": records.DiagnoseRequest,
     "collect": machines.CollectRequest,
     "merge": machines.MergeRequest,

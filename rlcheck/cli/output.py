@@ -52,7 +52,7 @@ def show(report: Report, request: ReportRequest) -> None:
         UserError: the output file cannot be written.
     """
     clear_line()
-    clean = redact(report, Report, os.environ)
+    clean = redact(report, type(report), os.environ)
     put(
         lambda out: render(clean, request.format.value, out, verbose=request.verbose, ascii_only=request.ascii_only),
         request.output,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlcheck.diagnose.hang.model import Hang
 from rlcheck.facts.base import Struct
+from rlcheck.facts.hang import Hang
 from rlcheck.finding import Fix
 from rlcheck.playbook import Source, Verify
 

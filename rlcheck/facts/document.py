@@ -20,6 +20,7 @@ from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.data import DataFacts
 from rlcheck.facts.drift import DriftFacts
 from rlcheck.facts.gpu import NvidiaFacts, RocmFacts
+from rlcheck.facts.hang import HangFacts
 from rlcheck.facts.hub import HubFacts
 from rlcheck.facts.hygiene import refuse_giants
 from rlcheck.facts.memory import MemoryProfile
@@ -72,6 +73,7 @@ class Facts(Struct, frozen=True):
     run: Fact[RunFacts] = Fact()
     drift: Fact[DriftFacts] = Fact()
     step: Fact[StepFacts] = Fact()
+    hang: Fact[HangFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
 

@@ -213,6 +213,31 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
+class HangRequest:
+    """Look at a running job on this machine: does it stand still, and for which rank or role do all others wait?
+
+    Exit codes: 0 it goes on, 1 it stands still, 2 that could not be judged.
+    """
+
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN_DIR]",
+            help="Directory of the run. Default: the only job of torchrun or Ray on this machine.",
+            show_default=False,
+        ),
+    ] = ""
+    pid: Annotated[int, typer.Option("--pid", min=0, help="A process of the job, where several jobs run.")] = 0
+    watched_s: Annotated[
+        float,
+        typer.Option(
+            "--for", min=0.5, max=600.0, metavar="SECONDS", help="How long nothing may move in a job that stands still."
+        ),
+    ] = 6.0
+    report: ReportRequest = field(default_factory=ReportRequest)
+
+
+@dataclass(frozen=True)
 class DiagnoseRequest:
     """Read logs or a traceback: what failed first, how sure that is, how to verify it, and the fix to type."""
 

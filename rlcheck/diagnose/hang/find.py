@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from rlcheck.diagnose.hang import stacks, waits
 from rlcheck.diagnose.hang.dumps import Dump, NoDump, looks_like_dump, read
-from rlcheck.diagnose.hang.model import Hang
 from rlcheck.diagnose.sources import MOST_LOOKED_AT, files_below
+from rlcheck.facts.hang import Hang
 
 MOST_DUMPS = 20_000
 _START = 8192

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from rlcheck.diagnose.hang.graph import Frame, in_collective
+
 MOST_BYTES = 4 << 20
 _MOST_FRAMES = 60
 _FAULT_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+", re.M)
@@ -19,10 +21,6 @@ _BEGINS = re.compile(
 )
 _RANK = re.compile(r"rank[-_. =]{0,2}(\d{1,7})(?!\d)", re.I)
 _NUMBER = re.compile(r"\d{1,7}")
-_WAITS = re.compile(r"torch/distributed/|torch/cuda/(__init__|streams)\.py|/nccl|pynccl|parallel_state\.py")
-"""Files of the innermost frames of a thread that waits for other ranks, or for a GPU that does."""
-_WAIT_FUNCTIONS = frozenset(("synchronize", "all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter_tensor",
-                             "all_gather_into_tensor", "all_to_all_single", "wait_event", "wait_stream"))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,7 @@ def read(path: str) -> Stack | None:
         return None
     role = re.sub(r"[-_.]*\d.*", "", name)
     frames = tuple(f"{os.path.basename(file)}:{line} in {function}"[:160] for file, line, function in thread)
-    return Stack(path, int(numbers[-1]), frames, _in_collective(thread), "" if role in ("stack", "rank") else role)
-
-
-Frame = tuple[str, str, str]
-"""File, line, function."""
+    return Stack(path, int(numbers[-1]), frames, in_collective(thread), "" if role in ("stack", "rank") else role)
 
 
 def _main_thread(text: str) -> Sequence[Frame]:
@@ -84,8 +78,3 @@ def _fault(part: str) -> list[Frame]:
 
 def _spy(part: str) -> list[Frame]:
     return [(file, line, function.strip()) for function, file, line in _SPY_FRAME.findall(part)][:_MOST_FRAMES]
-
-
-def _in_collective(thread: Sequence[Frame]) -> bool:
-    """Whether one of the innermost frames waits for other ranks."""
-    return any(_WAITS.search(file) or function in _WAIT_FUNCTIONS for file, _, function in thread[:6])

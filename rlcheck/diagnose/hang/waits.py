@@ -15,8 +15,9 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from rlcheck.diagnose.hang.dumps import Call, Dump
-from rlcheck.diagnose.hang.model import Culprit, Hang, Kind, Wait
+from rlcheck.diagnose.hang.graph import bottoms, ranks_words
 from rlcheck.diagnose.hang.stacks import Stack
+from rlcheck.facts.hang import Culprit, Hang, Kind, Wait
 
 Group = tuple[str, tuple[int, ...]]
 """A group's key and its ranks: two jobs of one directory may number theirs alike."""
@@ -233,7 +234,7 @@ def _culprits(job: Job, edges: Sequence[Edge]) -> tuple[Culprit, ...]:
     targets: dict[int, set[int]] = defaultdict(set)
     for edge in plain:
         targets[edge.rank].add(edge.target)
-    ends = _bottoms(targets)
+    ends = bottoms(targets)
     missing, known = set(job.missing), [end for end in ends if end[0] in job.dumps]
     if known and len(missing) > _MOST_MISSING * (len(missing) + len(job.dumps)):
         ends = known
@@ -250,28 +251,6 @@ def _culprits(job: Job, edges: Sequence[Edge]) -> tuple[Culprit, ...]:
                 job, edge.target, "mismatch", [one for one in mismatch if one.target == edge.target]
             )
     return tuple(found[rank] for rank in sorted(found))
-
-
-def _bottoms(targets: Mapping[int, set[int]]) -> list[list[int]]:
-    """Sets of ranks that reach each other and nobody else, and that somebody waits for."""
-    reach: dict[int, set[int]] = {}
-    for start in targets:
-        seen, todo = set[int](), [start]
-        while todo:
-            for target in targets.get(todo.pop(), ()):
-                if target not in seen:
-                    seen.add(target)
-                    todo.append(target)
-        reach[start] = seen
-    every = set[int]().union(*targets.values()) if targets else set[int]()
-    sinks = [[rank] for rank in sorted(every) if rank not in targets]
-    ended = {rank for rank in targets if any(sink[0] in reach[rank] for sink in sinks)}
-    circles: list[list[int]] = []
-    for rank in sorted(set(targets) - ended):
-        circle = sorted(other for other in reach[rank] if rank in reach.get(other, ()))
-        if circle and reach[rank] <= set(circle) and circle not in circles:
-            circles.append(circle)
-    return [*sinks, *circles]
 
 
 def _culprit(job: Job, rank: int, kind: Kind, into: Sequence[Edge]) -> Culprit:
@@ -298,7 +277,7 @@ def _words(job: Job, call: Call | None) -> str:
     return f"{call.name}{number}{to} of {job.name(call.group)}" + (f" at {frame}" if frame else "")
 
 
-def _waits(job: Job, edges: Sequence[Edge], culprits: set[int]) -> tuple[Wait, ...]:
+def _waits(job: Job, edges: Sequence[Edge], culprits: set[int | None]) -> tuple[Wait, ...]:
     """Those that wait for CULPRITS first."""
     grouped: dict[tuple[int, str, int], list[Edge]] = defaultdict(list)
     for edge in edges:
@@ -350,13 +329,6 @@ def _steps(culprits: Sequence[Culprit]) -> tuple[str, ...]:
         ranks = [one.rank for one in culprits if one.kind == kind]
         found.append(f"{ranks_words(ranks)}: {_STEPS[kind]}")
     return tuple(found) or (_STEPS["inside"],)
-
-
-def ranks_words(ranks: Sequence[int], most: int = 8) -> str:
-    """`rank 3`, `ranks 0, 1, 2 and 13 more`."""
-    shown = ", ".join(map(str, ranks[:most]))
-    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
-    return f"rank{'s' if len(ranks) != 1 else ''} {shown}{more}"
 
 
 def _said(job: Job, culprits: Sequence[Culprit], waits: Sequence[Wait]) -> str:

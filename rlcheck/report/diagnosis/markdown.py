@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rlcheck.diagnose.hang.model import Hang
-from rlcheck.diagnose.hang.waits import ranks_words
+from rlcheck.diagnose.hang.graph import ranks_words
 from rlcheck.diagnose.model import Diagnosis, Quote, Unknown
+from rlcheck.facts.hang import Hang
 from rlcheck.playbook import Source
 from rlcheck.report.diagnosis.report import (
     DiagnosisReport,

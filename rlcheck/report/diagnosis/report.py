@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from rlcheck import __version__
-from rlcheck.diagnose.hang.model import Culprit, Hang
 from rlcheck.diagnose.model import Answer, Diagnosis, Quote, Raised, Unknown
 from rlcheck.diagnose.recipes import without_holes
 from rlcheck.facts.base import Struct
+from rlcheck.facts.hang import Culprit, Hang
 
 DIAGNOSIS_SCHEMA_VERSION = "1.0"
 _CONFIDENCE = {

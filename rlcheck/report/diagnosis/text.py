@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from rlcheck.diagnose.hang.model import Hang
-from rlcheck.diagnose.hang.waits import ranks_words
+from rlcheck.diagnose.hang.graph import ranks_words
 from rlcheck.diagnose.lines import read_line
 from rlcheck.diagnose.model import Confirmation, Diagnosis, LogLine, Quote, Unknown
+from rlcheck.facts.hang import Hang
 from rlcheck.report.diagnosis.report import (
     DiagnosisReport,
     culprit_words,

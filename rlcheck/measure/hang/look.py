@@ -1,0 +1,189 @@
+"""Looks at a job three times: stacks by py-spy or by the process itself, CPU time, and whom its threads read from."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from rlcheck.diagnose.hang.find import look as read_dumps
+from rlcheck.facts.hang import Hang, HangFacts, Process, Thread
+from rlcheck.measure.hang.jobs import Job, process
+from rlcheck.measure.hang.reads import Table
+from rlcheck.measure.machine.process import run_command
+from rlcheck.stacks import Member, hindrance, parents, pids, py_spy, read
+
+_SPY_S = 4.0
+_AT_ONCE = 4
+_ALL_SPIES_S = 6.0
+"""All looks together may take so long besides the time between them: the command answers within 20 s."""
+_DUMP_S = 5.0
+_LOOKS = 3
+_MOST_ANSWERERS = 16
+_MOST_TASKS = 256
+
+
+def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
+    """The job, looked at three times within WATCHED_S seconds. ON: is told what is done."""
+    processes = (*job.processes, *_answerers(job))
+    looks: dict[int, list[tuple[Thread, ...]]] = {one.pid: [] for one in processes}
+    # Before py-spy stops it for a moment: a poll that was interrupted goes on as another call, which names no file.
+    table = Table(pids())
+    read_from = {one.pid: [peer for tid in _tasks(one.pid) for peer in table.peers(one.pid, tid)] for one in processes}
+    begun = time.monotonic()
+    first = {one.pid: _cpu_s(one.pid) for one in processes}
+    for number in range(_LOOKS):
+        time.sleep(max(0.0, begun + watched_s * number / (_LOOKS - 1) - time.monotonic()))
+        on(f"look {number + 1} of {_LOOKS} at {len(processes)} processes")
+        deadline = time.monotonic() + _ALL_SPIES_S / _LOOKS
+        for one, threads in zip(processes, _stacks(processes, deadline), strict=True):
+            looks[one.pid].append(threads)
+    passed = time.monotonic() - begun
+    found: list[Process] = []
+    for one in processes:
+        seen = tuple(looks[one.pid]) if any(looks[one.pid]) else ()
+        threads = {thread.tid for thread in seen[-1]} if seen else {one.pid}
+        peers = tuple(peer for peer in read_from[one.pid] if peer.tid in threads)
+        share = (_cpu_s(one.pid) - first[one.pid]) / max(passed, 1e-3)
+        stopped = hindrance(Member("", one.pid))
+        found.append(replace(one, looks=seen, peers=peers, cpu_share=round(share, 3), hindrance=stopped))
+    on("flight recorders")
+    dumped, notes = _dumps(job)
+    blind = [one for one in found if not one.looks and not one.hindrance]
+    if blind:
+        notes.append(_blind(blind))
+    if job.elsewhere:
+        notes.append(f"{len(job.elsewhere)} ranks of other nodes were not looked at: run rlcheck hang there, too")
+    return HangFacts(
+        processes=tuple(found), watched_s=round(passed, 1), missing=job.missing, elsewhere=job.elsewhere,
+        dumped=dumped, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _answerers(job: Job) -> tuple[Process, ...]:
+    """Processes outside the job for which one of it waits at a socket or pipe, and those for which they wait."""
+    table, above = Table(pids()), parents()
+    known, todo = {one.pid for one in job.processes}, [one.pid for one in job.processes]
+    found: list[Process] = []
+    while todo and len(found) < _MOST_ANSWERERS:
+        pid = todo.pop()
+        peers = [peer for tid in _tasks(pid) for peer in table.peers(pid, tid)]
+        for other in sorted({peer.pid for peer in peers if peer.pid and peer.how != "child"} - known - {os.getpid()}):
+            known.add(other)
+            todo.append(other)
+            found.append(process(other, above, job.environs))
+    return tuple(found)
+
+
+def _tasks(pid: int) -> list[int]:
+    with suppress(OSError):
+        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))[:_MOST_TASKS]
+    return []
+
+
+def _blind(blind: Sequence[Process]) -> str:
+    which = ", ".join(str(one.pid) for one in blind[:8])
+    if not py_spy(blind[0].pid):
+        return f"no stacks of processes {which}: py-spy is not installed; pip install py-spy, beside rlcheck or the job"
+    return (
+        f"no stacks of processes {which}: py-spy could not look (not Python, or no permission: run as root, or as the "
+        "job's user with kernel.yama.ptrace_scope=0)"
+    )
+
+
+def _stacks(processes: Sequence[Process], deadline: float) -> list[tuple[Thread, ...]]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(_threads, [one.pid for one in processes], [deadline] * len(processes)))
+
+
+def _threads(pid: int, deadline: float) -> tuple[Thread, ...]:
+    """Its threads in Python code, the main one first; none where they cannot be seen."""
+    state = hindrance(Member("", pid))
+    tool = py_spy(pid)
+    if not tool or state in ("gone", "dead") or time.monotonic() > deadline:
+        return ()
+    # A stopped process is not attached to: that could set it going.
+    way = ("--nonblocking",) if state else ()
+    done = run_command([tool, "dump", "--json", *way, "--pid", str(pid)], os.environ, _SPY_S).value
+    try:
+        listed: Any = json.loads(done.stdout) if done is not None else []
+        threads = [_thread(entry) for entry in listed]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ()
+    return tuple(sorted(threads, key=lambda thread: thread.tid != pid))
+
+
+def _thread(entry: Any) -> Thread:
+    frames = [
+        f"{'/'.join(str(frame['filename']).split('/')[-3:])}:{int(frame['line'])} in {frame['name']}"[:200]
+        for frame in entry["frames"][:60]
+    ]
+    tid = int(entry.get("os_thread_id") or 0)
+    return Thread(
+        tid=tid, frames=tuple(frames), name=str(entry.get("thread_name") or "")[:60], gil=bool(entry.get("owns_gil"))
+    )
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time that the process has used."""
+    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
+
+
+# Flight recorders
+
+
+def _dumps(job: Job) -> tuple[Hang | None, list[str]]:
+    """What the ranks' recorders hold, where they give it on request: a byte into the pipe that torch reads."""
+    asked: dict[str, float] = {}
+    for one in job.processes:
+        own = job.environs.get(one.pid, {})
+        pipe, file = own.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", ""), _dump_file(own)
+        if one.rank is None or not pipe or not file or one.hindrance:
+            continue
+        path = f"{file}{one.rank}"
+        before = _written(path)
+        if _ask(f"{pipe}{one.rank}.pipe"):
+            asked[path] = before
+    deadline = time.monotonic() + _DUMP_S
+    while asked and time.monotonic() < deadline and any(_written(path) <= before for path, before in asked.items()):
+        time.sleep(0.1)
+    time.sleep(0.2 if asked else 0.0)  # they are written in one piece, and small
+    fresh = [path for path, before in asked.items() if _written(path) > before]
+    if not fresh:
+        return None, [f"{len(asked)} ranks were asked for flight-recorder dumps and gave none"] if asked else []
+    found = read_dumps(fresh)
+    return found.hang, list(found.notes)
+
+
+def _dump_file(own: dict[str, str]) -> str:
+    return own.get("TORCH_FR_DUMP_TEMP_FILE") or own.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or ""
+
+
+def _ask(pipe: str) -> bool:
+    try:
+        if not Path(pipe).is_fifo():
+            return False
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # fails where no process reads it
+    except OSError:
+        return False
+    try:
+        return os.write(descriptor, b"1\n") > 0
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _written(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

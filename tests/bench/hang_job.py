@@ -1,0 +1,112 @@
+"""One process of a job that stands still on purpose: `hang_job.py ROLE FAULT STEP ODD PORT`, with torchrun's variables.
+
+ROLE: rank, or the name of a service (reward, engine). Steps are all_reduce calls; at STEP the rank ODD does FAULT.
+With TORCH_NCCL_DEBUG_INFO_PIPE_FILE and TORCH_FR_DUMP_TEMP_FILE a rank writes its flight record on request, as torch
+does for NCCL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import importlib
+import os
+import socketserver
+import sys
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def serve(fault: str, step: int, port: int) -> None:
+    """Answers with a line; from request STEP on it never does."""
+    count = 0
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            nonlocal count
+            if not self.rfile.readline().strip():
+                return
+            count += 1
+            while self.rfile.readline().strip():
+                pass
+            if count > step and fault:
+                score_one_answer()
+            self.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+
+    with Server(("127.0.0.1", port), Handler) as server:
+        server.serve_forever()
+
+
+def score_one_answer() -> None:
+    """Never ends: what a verifier does that waits for a sandbox."""
+    threading.Event().wait()
+
+
+def odd_one(fault: str, dist: Any) -> None:
+    """What one rank does in place of its step."""
+    if fault == "gil":
+        ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter lock
+    elif fault == "exception":
+        try:
+            raise ValueError("an answer without a number")
+        except ValueError:
+            time.sleep(1000)  # went on to something else without the others
+    elif fault == "op":
+        dist.barrier()
+
+
+def rank_of(fault: str, step: int, odd: int, port: int) -> None:
+    """Runs steps until the fault."""
+    import torch
+    import torch.distributed
+
+    dist: Any = torch.distributed
+
+    rank = int(os.environ["RANK"])
+    if os.environ.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"):
+        threading.Thread(target=record, args=(rank,), daemon=True).start()
+    ready = Path(os.environ["HANG_DIR"], f"ready.{rank}")
+    if fault == "missing":
+        ready.touch()
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
+    for number in range(1_000_000):
+        if number == step:
+            ready.touch()
+        if number == step and rank == odd and fault not in ("stopped", "healthy"):
+            odd_one(fault, dist)
+        if port and rank == odd:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/score", timeout=600).read()
+        odd_size = fault == "shape" and number == step and rank == odd
+        dist.all_reduce(torch.ones(8 if odd_size else 4))
+        time.sleep(0.002)
+
+
+def record(rank: int) -> None:
+    """Write a flight record for each line that comes."""
+    recorder: Any = importlib.import_module("torch._C._distributed_c10d")
+
+    pipe = f"{os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE']}{rank}.pipe"
+    with suppress(FileExistsError):
+        os.mkfifo(pipe)
+    while True:
+        with open(pipe, "rb") as stream:
+            stream.readline()
+        path = Path(f"{os.environ['TORCH_FR_DUMP_TEMP_FILE']}{rank}")
+        path.with_suffix(".part").write_bytes(recorder._dump_fr_trace())
+        path.with_suffix(".part").rename(path)
+
+
+if __name__ == "__main__":
+    role, fault, step, odd, port = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+    if role == "rank":
+        rank_of(fault, step, odd, port)
+    else:
+        serve(fault, step, port)

@@ -1,0 +1,156 @@
+"""Plants hangs in real jobs of four gloo ranks, at random places, and scores what `rlcheck hang` says of them.
+
+`.venv/bin/python -m tests.bench.hangs [--times 20] [--seed 0] [--only stopped,gil] [-o record.json]`. Each fault is
+planted `times` times; a placement counts where exactly the planted rank or role is named, and for the healthy job where
+none is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = Path(__file__).with_name("hang_job.py")
+WORLD = 4
+START_S = 90.0
+FAULTS = ("stopped", "gil", "exception", "shape", "op", "missing", "reward", "engine", "healthy")
+
+
+@contextmanager
+def planted(fault: str, odd: int, step: int, directory: Path) -> Generator[list[subprocess.Popen[bytes]]]:
+    """A job of four ranks in which FAULT has happened on rank ODD at STEP."""
+    service = fault if fault in ("reward", "engine") else ""
+    environ = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_port()), "WORLD_SIZE": str(WORLD),
+               "OMP_NUM_THREADS": "1", "HANG_DIR": str(directory), "TORCH_FR_BUFFER_SIZE": "2000",
+               "TORCH_FR_DUMP_TEMP_FILE": str(directory / "fr_"),
+               "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(directory / "ask_")}  # fmt: skip
+    port = _port() if service else 0
+    script = directory / f"{service}_server.py" if service else JOB
+    script.symlink_to(JOB) if service else None
+    words = [fault, str(step), str(odd), str(port)]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        if service:
+            running.append(_start([str(script), service, *words], os.environ, directory / "service.log"))
+            _await(lambda: _listens(port), "the service")
+        ranks = [rank for rank in range(WORLD) if fault != "missing" or rank != odd]
+        for rank in ranks:
+            own = {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            running.append(_start([str(JOB), "rank", *words], own, directory / f"rank{rank}.log"))
+        _await(lambda: len(list(directory.glob("ready.*"))) == len(ranks), "the ranks")
+        if fault == "stopped":
+            running[odd].send_signal(signal.SIGSTOP)
+        time.sleep(1.0)
+        yield running
+    finally:
+        for process in running:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+def _start(words: list[str], environ: Any, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen([sys.executable, *words], env=dict(environ), stdout=out, stderr=out)
+
+
+def _port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _await(done: Any, what: str) -> None:
+    deadline = time.monotonic() + START_S
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {START_S:.0f} s for {what}")
+        time.sleep(0.1)
+
+
+def asked(pid: int, watched_s: float = 6.0) -> tuple[int, dict[str, Any], float]:
+    """Exit code, report and seconds of `rlcheck hang --pid PID`."""
+    begun = time.monotonic()
+    words = [sys.executable, "-m", "rlcheck", "hang", "--pid", str(pid), "--for", str(watched_s), "--format", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    return (
+        done.returncode,
+        json.loads(done.stdout) if done.stdout else {"stderr": done.stderr},
+        time.monotonic() - begun,
+    )
+
+
+def right(fault: str, odd: int, code: int, report: dict[str, Any]) -> bool:
+    """Whether exactly the planted culprit is named."""
+    hang = report.get("hang")
+    if fault == "healthy":
+        return code == 0 and hang is None
+    named = [(one["rank"], one["role"]) for one in hang["culprits"]] if hang else []
+    if fault in ("reward", "engine"):
+        return code == 1 and named == [(None, fault)]
+    return code == 1 and [rank for rank, _ in named] == [odd]
+
+
+def tried(fault: str, chance: random.Random) -> dict[str, Any]:
+    """One placement, and what was said of it."""
+    odd, step = chance.randrange(WORLD), chance.randrange(5, 60)
+    with tempfile.TemporaryDirectory(prefix="hang") as name, planted(fault, odd, step, Path(name)) as running:
+        alive = [process for process in running if process.poll() is None]
+        states = [_state(process.pid) for process in alive]
+        code, report, seconds = asked(alive[-1].pid)
+        same = [process.poll() is None for process in alive] and [_state(process.pid) for process in alive] == states
+    hang: dict[str, Any] = report.get("hang") or {}
+    culprits: list[dict[str, Any]] = hang.get("culprits", [])
+    return {"fault": fault, "odd": odd, "step": step, "right": right(fault, odd, code, report), "code": code,
+            "seconds": round(seconds, 1), "as_it_was": bool(same) or fault == "healthy",
+            "said": hang.get("said", ""), "culprits": [(c["rank"], c["role"], c["kind"]) for c in culprits],
+            **({} if "hang" in report else {"stderr": report.get("stderr", "")})}  # fmt: skip
+
+
+def _state(pid: int) -> str:
+    if not Path(f"/proc/{pid}/stat").exists():
+        return "gone"
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def main() -> None:
+    """Plant, ask, score, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default=",".join(FAULTS))
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for fault in options.only.split(","):
+        chance = random.Random(f"{options.seed}/{fault}")
+        for _ in range(options.times):
+            rows.append(tried(fault, chance))
+            print(json.dumps(rows[-1]), flush=True)
+        own = [row for row in rows if row["fault"] == fault]
+        right_ones, slowest = sum(row["right"] for row in own), max(row["seconds"] for row in own)
+        print(f"{fault}: {right_ones} of {len(own)}, slowest {slowest} s", flush=True)
+    if options.output:
+        found = {"date": time.strftime("%Y-%m-%d"), "seed": options.seed, "cpus": os.cpu_count(), "trials": rows}
+        options.output.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
