@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrain.config import Machine, check, load, notes, resolve, rules
+from rltrain.config import Machine, check, load, notes, resolve, reward_rules, rules
 from rltrain.core.errors import UserError
 from tests.trainer.config import SMALL
 
