@@ -227,7 +227,9 @@ class HangRequest:
             show_default=False,
         ),
     ] = ""
-    pid: Annotated[int, typer.Option("--pid", min=0, help="A process of the job, where several jobs run.")] = 0
+    pid: Annotated[int | None, typer.Option("--pid", min=1, help="A process of the job, where several jobs run.")] = (
+        None
+    )
     watched_s: Annotated[
         float,
         typer.Option(

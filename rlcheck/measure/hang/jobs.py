@@ -31,7 +31,7 @@ class Job:
     environs: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
 
 
-def find(pid: int, directory: str) -> Job:
+def find(pid: int | None, directory: str) -> Job:
     """The job of the process PID, of the run in DIRECTORY, or the only one of this machine.
 
     Raises:
@@ -41,7 +41,7 @@ def find(pid: int, directory: str) -> Job:
     ranks = {each: key for each, found in environs.items() if (key := _job(found)) and not _is_helper(each, environs)}
     if directory:
         return _of_directory(Path(directory), ranks, environs)
-    if pid:
+    if pid is not None:
         if pid not in environs:
             raise UserError(f"--pid {pid}: there is no such process on this machine; name one of the job's")
         return _of_process(pid, ranks, environs)

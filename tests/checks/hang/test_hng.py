@@ -58,6 +58,8 @@ def test_what_cannot_be_seen_is_no_all_clear() -> None:
     assert judge(looked(blind)).doubt == "no stack of any process could be seen"
     one_blind = cases.with_odd(cases.rank(2, looks=()))
     assert "its stack cannot be seen" in judge(looked(one_blind)).doubt
+    asleep = cases.job(*(cases.rank(number, cases.ASLEEP) for number in range(4)))
+    assert judge(looked(asleep)).doubt.startswith("nothing moved for 6 s")
     elsewhere = Facts(hang=replace(cases.INSIDE.hang, value=replace(looked(cases.INSIDE), elsewhere=(4, 5))))
     assert "the other nodes" in judge(looked(elsewhere)).doubt
     assert BY_ID["HNG002"].judge(elsewhere).status == "unknown"
