@@ -60,6 +60,7 @@ class TrainWorker:
         self._weights = weights
         self._models: dict[ModelName, ShardedModel] = {}
         self._mesh: Mesh | None = None
+        self._data_ranks = 0
         self._sft: ShardedModel | None = None
         self._reward_model: RewardModel | None = None
         self._publisher: Publisher | None = None
@@ -81,6 +82,7 @@ class TrainWorker:
         config, info = self._config, self._info
         _quiet_libraries()
         self._mesh = mesh = connect(info, config.actor_rollout_ref.nccl_timeout)
+        self._data_ranks = mesh.data
         seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
         self._add("actor", models.make_actor(config, info, mesh, total_steps, self._weights))
         models.prove_policy(self._models["actor"], config)
@@ -167,11 +169,6 @@ class TrainWorker:
 
     def _policy(self, sharded: ShardedModel) -> Policy:
         return models.make_policy(sharded, self._config)
-
-    @property
-    def _data_ranks(self) -> int:
-        assert self._mesh is not None, "the ranks have not met"
-        return self._mesh.data
 
     # Learning
 
