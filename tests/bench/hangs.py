@@ -119,7 +119,7 @@ def tried(fault: str, chance: random.Random) -> dict[str, Any]:
     hang: dict[str, Any] = report.get("hang") or {}
     culprits: list[dict[str, Any]] = hang.get("culprits", [])
     return {"fault": fault, "odd": odd, "step": step, "right": right(fault, odd, code, report), "code": code,
-            "seconds": round(seconds, 1), "as_it_was": bool(same) or fault == "healthy",
+            "seconds": round(seconds, 1), "as_it_was": None if fault == "healthy" else bool(same),
             "said": hang.get("said", ""), "culprits": [(c["rank"], c["role"], c["kind"]) for c in culprits],
             **({} if "hang" in report else {"stderr": report.get("stderr", "")})}  # fmt: skip
 

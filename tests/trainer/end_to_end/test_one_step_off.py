@@ -104,10 +104,12 @@ def test_an_engine_killed_while_it_generates_ahead(place: Path) -> None:
 def test_one_of_two_engines_killed_while_they_generate_ahead(place: Path) -> None:
     directory = place / "one-of-two"
     two = ("actor_rollout_ref.rollout.num_replicas=2", "actor_rollout_ref.rollout.n_gpus_per_node=2")
-    run = Watched(directory, *arguments(directory, *OFF, *LONG, *two))
+    longer = ("toy.model.max_position_embeddings=1024", "data.max_response_length=900")  # each engine has half of them
+    run = Watched(directory, *arguments(directory, *OFF, *LONG, *two, *longer))
     run.wait_for_step(1, timeout_s=600)
     run.kill("rollout-0")
-    done = run.finish().succeeded()  # by rollout-1, which takes what the other had not finished
+    done = run.finish().succeeded()
+    assert "requests go to rollout-1" in done.out
     assert done.out.count("restarting rollout-0") == 1
     assert [record["step"] for record in done.steps] == [0, 1, 2, 3]
 

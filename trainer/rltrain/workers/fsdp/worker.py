@@ -47,7 +47,7 @@ def _quiet_libraries() -> None:
     """Silence what they say of every model, and what is checked here besides (weights that are missing)."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    # OPT's layers return views; nothing here works on them in place.
+    # OPT's layers return views.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
@@ -193,8 +193,7 @@ class TrainWorker:
         """Train the actor on MINIS (from `split.actor_minis`): metrics, equal on all ranks."""
         sharded, section = self._models["actor"], self._config.actor_rollout_ref.actor
         self._learnt = weights.rows_hash([mini.shard for mini in minis])
-        # With bypass_mode nothing reads the entropy before.
-        reads = self._config.algorithm.rollout_correction.bypass_mode
+        reads = self._config.algorithm.rollout_correction.bypass_mode  # nothing has read the entropy before
         return actor.update_actor(sharded, self._policy(sharded), section, minis, self._data_ranks, reads)
 
     def update_and_read_actor(self, minis: Sequence[MiniBatch]) -> tuple[dict[str, float], dict[str, Tensor]]:
