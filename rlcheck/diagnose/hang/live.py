@@ -177,9 +177,12 @@ def _judged(
     within = [one for one in still if one.pid in graph.inside]
     if within and len(within) == len([one for one in facts.processes if one.rank is not None]):
         return _all_inside(facts, graph, within)
-    if any(map(moves, facts.processes)):
+    # A launcher or a logger that moves says nothing of ranks that do not.
+    ranks = [one for one in facts.processes if one.rank is not None]
+    if any(map(moves, ranks or facts.processes)):
         return Judged(said="processes of the job move")
-    return Judged(doubt=f"nothing moved for {facts.watched_s:.0f} s, and none was seen to wait for another process")
+    what = "no rank" if any(map(moves, facts.processes)) else "nothing"
+    return Judged(doubt=f"{what} moved for {facts.watched_s:.0f} s, and none was seen to wait for another process")
 
 
 def _all_inside(facts: HangFacts, graph: Graph, within: Sequence[Process]) -> Judged:

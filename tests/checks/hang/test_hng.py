@@ -8,11 +8,18 @@ from msgspec.structs import replace
 from rlcheck.checks import family_checks
 from rlcheck.diagnose.hang.live import judge
 from rlcheck.facts.document import Facts
-from rlcheck.facts.hang import HangFacts
+from rlcheck.facts.hang import HangFacts, Process, Thread
 from tests.checks.hang import cases
 from tests.checks.hang.cases import CASES
 
 BY_ID = {check.id: check for check in family_checks("HNG")}
+
+
+LOGGER = Process(
+    pid=901,
+    role="logger",
+    looks=tuple((Thread(tid=901, frames=(f"job/log.py:{line} in write",)),) for line in (3, 4, 5)),
+)
 
 
 def looked(facts: Facts) -> HangFacts:
@@ -60,6 +67,8 @@ def test_what_cannot_be_seen_is_no_all_clear() -> None:
     assert "its stack cannot be seen" in judge(looked(one_blind)).doubt
     asleep = cases.job(*(cases.rank(number, cases.ASLEEP) for number in range(4)))
     assert judge(looked(asleep)).doubt.startswith("nothing moved for 6 s")
+    beside = cases.job(*(cases.rank(number, cases.ASLEEP) for number in range(4)), LOGGER)
+    assert judge(looked(beside)).doubt.startswith("no rank moved for 6 s")
     elsewhere = Facts(hang=replace(cases.INSIDE.hang, value=replace(looked(cases.INSIDE), elsewhere=(4, 5))))
     assert "the other nodes" in judge(looked(elsewhere)).doubt
     assert BY_ID["HNG002"].judge(elsewhere).status == "unknown"
