@@ -15,13 +15,18 @@ shift
 cd "$(dirname "$0")/../../.." || exit 1
 export PYTHONPATH=$PWD:$PWD/trainer${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 limit=${LIMIT_S:-560} device=${DEVICE:-cuda} work=${WORK:-$(mktemp -d /tmp/step-XXXXXX)}
+stamped() { # seconds since the command began, before each line
+  python3 -c 'import sys, time
+begun = time.time()
+for line in sys.stdin: print(f"{time.time() - begun:7.2f} {line}", end="", flush=True)'
+}
 within() {
   local left=$((limit - SECONDS)) name=$1
   shift
   [ "$left" -lt 20 ] && echo "== $name: no time left" && return 1
   echo "== $name, at $SECONDS s"
-  timeout -s INT -k 20 "$left" "$@" >"$out/$name.txt" 2>&1
-  echo "== $name: exit code $?, at $SECONDS s"
+  timeout -s INT -k 20 "$left" "$@" 2>&1 | stamped >"$out/$name.txt"
+  echo "== $name: exit code ${PIPESTATUS[0]}, at $SECONDS s"
 }
 train() {
   local name=$1
