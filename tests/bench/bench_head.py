@@ -64,7 +64,8 @@ def measure(by_blocks: bool, tokens: int, width: int, layers: int) -> dict[str, 
         policy = replace(policy, head=head)
     ids = torch.randint(0, VOCABULARY, (1, tokens + 1), device=DEVICE)
     everywhere = torch.ones_like(ids)
-    rows = {"input_ids": ids, "attention_mask": everywhere, "position_ids": torch.arange(tokens + 1, device=DEVICE)[None]}
+    positions = torch.arange(tokens + 1, device=DEVICE)[None]
+    rows = {"input_ids": ids, "attention_mask": everywhere, "position_ids": positions}
     before, began = peak(), time.perf_counter()
     stats = policy({**rows, "response_mask": everywhere[:, 1:]})
     stats.log_probs.sum().backward()

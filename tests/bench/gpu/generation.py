@@ -1,4 +1,4 @@
-"""What the engine's bare call takes beside a run's generation, on one GPU: `generation.py CONFIG [VALUE...] [--times N]`.
+"""What the engine's bare call takes on one GPU: `generation.py CONFIG [VALUE...] [--times N]`.
 
 The model, engine arguments and lengths of CONFIG; `train_batch_size` * `rollout.n` answers of `max_response_length`
 tokens, by `vllm.LLM.generate` in one call: without log-probabilities, with those of sampled tokens, each with a seed
