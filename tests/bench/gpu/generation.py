@@ -27,7 +27,8 @@ def main(source: str, overrides: list[str], times: int) -> None:
     rollout, data = config.actor_rollout_ref.rollout, config.data
     model_dir = str(config.actor_rollout_ref.model.path)
     adapter = versions.choose(config.trainer.device, *versions.installed())
-    os.environ.update({"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"} | adapter.environ())
+    quiet = {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING")}
+    os.environ.update({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | adapter.environ() | quiet)
     from vllm import LLM, SamplingParams
 
     begun = time.perf_counter()
