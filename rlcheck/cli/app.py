@@ -61,6 +61,7 @@ COMMANDS: dict[str, type[Any]] = {
     "step": records.StepRequest,
     "preflight": configs.PreflightRequest,
     "hang": records.HangRequest,
+    "resume": records.ResumeRequest,
     "diagnose": records.DiagnoseRequest,
     "collect": machines.CollectRequest,
     "merge": machines.MergeRequest,

@@ -30,6 +30,7 @@ from rlcheck.facts.platform import PlatformFacts
 from rlcheck.facts.python import PythonFacts
 from rlcheck.facts.ray import RayFacts
 from rlcheck.facts.reach import ReachFacts
+from rlcheck.facts.resume import ResumeFacts
 from rlcheck.facts.reward import RewardFacts
 from rlcheck.facts.rollout import RolloutFacts
 from rlcheck.facts.run import RunFacts
@@ -74,6 +75,7 @@ class Facts(Struct, frozen=True):
     drift: Fact[DriftFacts] = Fact()
     step: Fact[StepFacts] = Fact()
     hang: Fact[HangFacts] = Fact()
+    resume: Fact[ResumeFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
 

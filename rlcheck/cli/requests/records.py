@@ -240,6 +240,28 @@ class HangRequest:
 
 
 @dataclass(frozen=True)
+class ResumeRequest:
+    """Read the checkpoints of a run: are they whole, from which step does it resume, on how many ranks, with what lost?
+
+    Of rltrain, verl, and transformers' Trainer (TRL). No file is unpickled.
+    """
+
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="[DIR]", help="A run's folder, that of its checkpoints, or one checkpoint.", show_default=False
+        ),
+    ] = ""
+    ranks: Annotated[
+        int, typer.Option("--ranks", min=0, metavar="N", help="Training ranks that the run will have.", show_default=False)
+    ] = 0
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Also read all of the checkpoint from which the run would resume.")
+    ] = False
+    report: ReportRequest = field(default_factory=ReportRequest)
+
+
+@dataclass(frozen=True)
 class DiagnoseRequest:
     """Read logs or a traceback: what failed first, how sure that is, how to verify it, and the fix to type."""
 
