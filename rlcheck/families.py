@@ -97,7 +97,7 @@ _TABLE = (
     Family("HNG", "hang", "A job that stands still", "", (Section("hang", "hang"),), shown_by=("hang",),
            about="by `rlcheck hang`, who all others of a running job wait for: rank or role, and its call"),
     Family("RES", "resume", "Resume", "", (Section("resume", "resume"),), shown_by=("resume",),
-           about="a run's checkpoints: whole or not, from which step and on how many ranks it resumes, and what is lost"),
+           about="a run's checkpoints: whole or not, from which step and on how many ranks it resumes, what is lost"),
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {family.id: family for family in _TABLE}

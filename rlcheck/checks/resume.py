@@ -7,14 +7,14 @@ from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.resume import ResumeFacts, Saved, chosen, newest_whole
 from rlcheck.measure.resume.answer import words
-from rlcheck.text import listed
+from rlcheck.text import listed, several
 
 _MOST = 8
 
 
 def _params(facts: ResumeFacts) -> dict[str, str]:
     best = newest_whole(facts)
-    return {} if best is None else {"words": words(facts, best)}
+    return {} if best is None else {"words": several(words(facts, best).split(" "))}
 
 
 def _proof(one: Saved | None, source: str) -> tuple[Evidence, ...]:
@@ -35,7 +35,9 @@ def any_finished(facts: Facts) -> Verdict:
     looked = need(facts.resume)
     finished = [one for one in looked.checkpoints if not one.unfinished]
     if finished:
-        return passed(f"{len(finished)} of {len(looked.checkpoints)} were finished, the last at step {finished[-1].step}")
+        return passed(
+            f"{len(finished)} of {len(looked.checkpoints)} were finished, the last at step {finished[-1].step}"
+        )
     lines = tuple(f"{one.name}: {one.unfinished}" for one in looked.checkpoints[-_MOST:])
     return fail("a finished checkpoint", lines[-1] if lines else f"none in {looked.place}", details=lines,
                 evidence=(evidence("resume.place", looked.place, "listed"),))  # fmt: skip
@@ -60,7 +62,10 @@ def automatic(facts: Facts) -> Verdict:
         return skip("no checkpoint is whole")
     if taken is not None and taken.step == best.step and not looked.chosen_error:
         return passed(f"the run goes on from step {best.step}: {looked.chosen_why}")
-    expected, more = f"to go on from step {best.step}", {"params": _params(looked), "evidence": _proof(best, "is whole")}
+    expected, more = (
+        f"to go on from step {best.step}",
+        {"params": _params(looked), "evidence": _proof(best, "is whole")},
+    )
     if looked.chosen_error:
         return fail(expected, f"the trainer refuses: {looked.chosen_error}", **more)
     if taken is None:
@@ -149,8 +154,12 @@ def ranks_fit(facts: Facts) -> Verdict:
     wanted = looked.wanted_ranks
     if wanted and wanted not in best.world_sizes:
         if best.needs_ranks:
-            return fail(f"files of {wanted} ranks", f"{best.name} has those of {sizes}, and resumes on no other", **proof)
-        return info(f"{best.name} was saved by {sizes} ranks and resumes on {wanted}; random numbers are then seeded again")
+            return fail(
+                f"files of {wanted} ranks", f"{best.name} has those of {sizes}, and resumes on no other", **proof
+            )
+        return info(
+            f"{best.name} was saved by {sizes} ranks and resumes on {wanted}; random numbers are then seeded again"
+        )
     if len(best.world_sizes) > 1:
         return warn("files of one number of ranks", f"{best.name} has those of {sizes}", **proof)
     if best.needs_ranks:

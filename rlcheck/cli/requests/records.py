@@ -253,7 +253,8 @@ class ResumeRequest:
         ),
     ] = ""
     ranks: Annotated[
-        int, typer.Option("--ranks", min=0, metavar="N", help="Training ranks that the run will have.", show_default=False)
+        int,
+        typer.Option("--ranks", min=0, metavar="N", help="Training ranks that the run will have.", show_default=False),
     ] = 0
     checksums: Annotated[
         bool, typer.Option("--checksums", help="Also read all of the checkpoint from which the run would resume.")

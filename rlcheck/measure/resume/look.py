@@ -26,7 +26,9 @@ _READERS: dict[Maker, Callable[[Path, dict[int, Path], int | None], ResumeFacts]
 }
 
 
-def look(given: Path, *, ranks: int = 0, checksums: bool = False, on: Callable[[str], None] = lambda _: None) -> ResumeFacts:  # noqa: E501
+def look(
+    given: Path, *, ranks: int = 0, checksums: bool = False, on: Callable[[str], None] = lambda _: None
+) -> ResumeFacts:
     """What is in GIVEN: a run's folder, its folder of checkpoints, or one of them.
 
     Args:
@@ -48,7 +50,7 @@ def look(given: Path, *, ranks: int = 0, checksums: bool = False, on: Callable[[
     maker = _maker(place, steps)
     if maker is None:
         raise UserError(
-            f"{given}: no checkpoints in it; expected global_step_N (rltrain, verl) or checkpoint-N (Trainer, TRL) there"
+            f"{given}: no checkpoints in it; expected global_step_N (rltrain, verl) or checkpoint-N (Trainer, TRL)"
         )
     on(f"{len(steps)} checkpoints in {place}")
     left = sorted(steps)[:-_MOST]

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from rlcheck.facts.resume import Damage, Lack, ResumeFacts, Saved
 from rlcheck.measure.resume.files import NotWhole, digest_of, read_object, size_of
 from rlcheck.measure.resume.folder import Folder, looked_at, read_folder
@@ -54,16 +56,16 @@ def _step(path: Path) -> int:
 def saved(step: int, path: Path, *, read_all: bool) -> Saved:
     """The checkpoint of STEP at PATH."""
     folder = read_folder(path)
-    about = {"step": step, "name": path.name, "files": len(folder.sizes), "bytes": folder.bytes}
+    about = Saved(step=step, name=path.name, files=len(folder.sizes), bytes=folder.bytes)
     if MANIFEST not in folder.sizes:
-        return Saved(**about, unfinished=f"it has no {MANIFEST}, which is written last")
+        return replace(about, unfinished=f"it has no {MANIFEST}, which is written last")
     try:
         manifest = read_object(path / MANIFEST)
         damages = _against(folder, manifest, read_all=read_all)
     except NotWhole as error:
         damages = (Damage(file=MANIFEST, kind=error.kind, why=error.why),)
     world_size, lacks = _trained(folder)
-    return Saved(**about, damages=damages, lacks=lacks, world_sizes=(world_size,) if world_size else ())
+    return replace(about, damages=damages, lacks=lacks, world_sizes=(world_size,) if world_size else ())
 
 
 def _against(folder: Folder, manifest: dict[str, Any], *, read_all: bool) -> tuple[Damage, ...]:
@@ -78,7 +80,9 @@ def _against(folder: Folder, manifest: dict[str, Any], *, read_all: bool) -> tup
         try:
             size = size_of(folder.path / name)
             if name in sizes and sizes[name] != size:
-                kind = "empty" if not size else "cut" if isinstance(sizes[name], int) and size < sizes[name] else "changed"
+                kind = (
+                    "empty" if not size else "cut" if isinstance(sizes[name], int) and size < sizes[name] else "changed"
+                )
                 raise NotWhole(kind, f"has {size} bytes, and had {sizes[name]} when the checkpoint was made")
             if read_all and digest_of(folder.path / name) != digest:
                 raise NotWhole("changed", "has changed: its SHA-256 is another")
@@ -129,4 +133,4 @@ def _total(path: Path) -> int:
         total = trainer["total_training_steps"]
     except (NotWhole, KeyError, TypeError):
         return 0
-    return total if isinstance(total, int) and 0 < total else 0
+    return total if isinstance(total, int) and total > 0 else 0

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from rlcheck.facts.resume import Damage, Lack, ResumeFacts, Saved
 from rlcheck.measure.resume.files import NotWhole, read_object, size_of
 from rlcheck.measure.resume.folder import Folder, distributed, looked_at, missing_ranks, read_folder, shards
 
 STATE, SENTINEL = "trainer_state.json", "checkpoint-is-incomplete.txt"
+_MOST_TAG = 256
 _RNG = re.compile(r"rng_state(?:_(\d{1,6}))?\.pth")
 _ZERO = re.compile(r"((?:bf16_)?zero_pp_rank_)(\d{1,6})(_mp_rank_\d+_optim_states\.pt)")
 
@@ -41,11 +44,11 @@ def read(place: Path, steps: dict[int, Path], read_step: int | None) -> ResumeFa
 def saved(step: int, path: Path, *, read_all: bool) -> Saved:
     """The checkpoint of STEP at PATH."""
     folder = read_folder(path)
-    about = {"step": step, "name": path.name, "files": len(folder.sizes), "bytes": folder.bytes}
+    about = Saved(step=step, name=path.name, files=len(folder.sizes), bytes=folder.bytes)
     if SENTINEL in folder.sizes:
-        return Saved(**about, unfinished=f"it has {SENTINEL}: the save was interrupted")
+        return replace(about, unfinished=f"it has {SENTINEL}: the save was interrupted")
     if STATE not in folder.sizes:
-        return Saved(**about, unfinished=f"it has no {STATE}, which is written last")
+        return replace(about, unfinished=f"it has no {STATE}, which is written last")
     damages = [*looked_at(folder, [STATE])]
     tag = _deepspeed(folder, damages)
     there, broken = shards(folder, read_all=read_all)
@@ -56,11 +59,13 @@ def saved(step: int, path: Path, *, read_all: bool) -> Saved:
     adapters = [name for name in _folders(folder) if shards(folder, name)[0]]
     weights = there or bool(tag) or any(name.startswith("pytorch_model_fsdp") for name in sharded) or bool(adapters)
     if not weights and "pytorch_model_fsdp.bin" not in folder.sizes:
-        damages.append(Damage(file="model.safetensors", kind="missing", why="is missing, and no other weights are there"))
+        damages.append(
+            Damage(file="model.safetensors", kind="missing", why="is missing, and no other weights are there")
+        )
     world_size = _ranks(folder)
     damages += looked_at(folder, sorted(name for name in folder.names() if name in _STATES or _RNG.fullmatch(name)),
                          read_all=read_all)  # fmt: skip
-    return Saved(**about, damages=tuple(damages[:16]), lacks=tuple(_lacks(folder, bool(tag), sharded)),
+    return replace(about, damages=tuple(damages[:16]), lacks=tuple(_lacks(folder, bool(tag), sharded)),
                  world_sizes=(world_size,) if world_size else (), needs_ranks=bool(tag))  # fmt: skip
 
 
@@ -95,7 +100,8 @@ def _deepspeed(folder: Folder, damages: list[Damage]) -> str:
     if "latest" not in folder.sizes:
         return ""
     try:
-        tag = (folder.path / "latest").read_text("utf-8", "replace").strip() if size_of(folder.path / "latest") < 256 else ""
+        path = folder.path / "latest"
+        tag = path.read_text("utf-8", "replace").strip() if size_of(path) < _MOST_TAG else ""
     except (OSError, NotWhole):
         tag = ""
     if not tag or "/" in tag or not folder.has_below(tag):

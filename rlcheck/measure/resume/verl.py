@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from rlcheck.facts.resume import Damage, Lack, Part, ResumeFacts, Saved
 from rlcheck.measure.resume.files import NotWhole, read_object, size_of
 from rlcheck.measure.resume.folder import Folder, distributed, looked_at, missing_ranks, read_folder, shards
@@ -81,14 +83,16 @@ def _automatic(place: Path, steps: dict[int, Path]) -> tuple[str | None, int | N
 def saved(step: int, path: Path, *, read_all: bool) -> Saved:
     """The checkpoint of STEP at PATH."""
     folder = read_folder(path)
-    about = {"step": step, "name": path.name, "files": len(folder.sizes), "bytes": folder.bytes}
+    about = Saved(step=step, name=path.name, files=len(folder.sizes), bytes=folder.bytes)
     below = [name for name in ("actor", "critic") if folder.has_below(name)]
     is_sft = not below and any(_RANK.fullmatch(name) for name in folder.names())
     if not is_sft and "actor" not in below:
-        return Saved(**about, unfinished="it has no actor: verl deletes it by max_actor_ckpt_to_keep, and leaves the rest")
+        return replace(
+            about, unfinished="it has no actor: verl deletes it by max_actor_ckpt_to_keep, and leaves the rest"
+        )
     roles = [_role(folder, name, read_all=read_all) for name in ([""] if is_sft else below)]
     if empty := next((role for role in roles if not role.world_sizes and not role.damages and role.needs_ranks), None):
-        return Saved(**about, unfinished=f"no rank has written the weights of {empty.below or path.name}")
+        return replace(about, unfinished=f"no rank has written the weights of {empty.below or path.name}")
     damages = [damage for role in roles for damage in role.damages]
     lacks = [lack for role in roles for lack in role.lacks]
     data = [name for name in folder.names() if _DATA.fullmatch(name)]
@@ -96,7 +100,7 @@ def saved(step: int, path: Path, *, read_all: bool) -> Saved:
     if not data:
         lacks.append(Lack(part="data order", file="data.pt"))
     sizes = roles[0].world_sizes
-    return Saved(**about, damages=tuple(damages[:16]), lacks=tuple(lacks), world_sizes=sizes,
+    return replace(about, damages=tuple(damages[:16]), lacks=tuple(lacks), world_sizes=sizes,
                  needs_ranks=roles[0].needs_ranks)  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.resume import Saved
 from rlcheck.finding import Exhibit
 from rlcheck.measure.resume.answer import answer
-from rlcheck.text import rough_gib
+from rlcheck.text import size_label
 
 _MOST_ROWS = 12
 
@@ -28,10 +28,12 @@ def exhibits(facts: Facts) -> tuple[Exhibit, ...]:
     more = (f"{left} of earlier steps are not shown",) if left else ()
     read = "every file of the one to resume from was read" if looked.read_all else "ends and headers were read"
     title = f"Checkpoints in {looked.place} ({read})"
-    return (Exhibit(title=title, columns=("step", "state", "ranks", "size", "lacks"), rows=rows, notes=(*notes, *more)),)
+    return (
+        Exhibit(title=title, columns=("step", "state", "ranks", "size", "lacks"), rows=rows, notes=(*notes, *more)),
+    )
 
 
 def _row(one: Saved) -> tuple[str, ...]:
     state = one.unfinished or (f"{one.damages[0].file} {one.damages[0].why}" if one.damages else "whole")
     ranks = ", ".join(str(world) for world in one.world_sizes) or "?"
-    return str(one.step), state, ranks, rough_gib(one.bytes), ", ".join(dict.fromkeys(lack.part for lack in one.lacks))
+    return str(one.step), state, ranks, size_label(one.bytes), ", ".join(dict.fromkeys(lack.part for lack in one.lacks))
