@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import msgspec
 
@@ -101,7 +101,12 @@ def read_object(path: Path) -> dict[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict):
         raise NotWhole("changed", "holds no JSON object")
-    return found  # pyright: ignore[reportUnknownVariableType]
+    return mapping(cast("object", found))
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """VALUE of decoded JSON, where it is an object; else nothing."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def digest_of(path: Path) -> str:

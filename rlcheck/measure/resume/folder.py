@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlcheck.facts.resume import Damage
-from rlcheck.measure.resume.files import NotWhole, damage_of, read_object
+from rlcheck.measure.resume.files import NotWhole, damage_of, mapping, read_object
 
 _MOST_FILES = 100_000
 _DEEPEST = 5
@@ -96,8 +96,8 @@ def shards(folder: Folder, below: str = "", *, read_all: bool = False) -> tuple[
         if index not in here:
             continue
         try:
-            listed = read_object(folder.path / start / index).get("weight_map")
-            names = {str(name) for name in listed.values()} if isinstance(listed, dict) else set[str]()
+            listed = mapping(read_object(folder.path / start / index).get("weight_map"))
+            names = {str(name) for name in listed.values()}
             if not names or any("/" in name for name in names):
                 raise NotWhole("changed", "names no files")
         except NotWhole as error:

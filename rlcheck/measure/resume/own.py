@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rlcheck.facts.resume import Damage, Lack, ResumeFacts, Saved
-from rlcheck.measure.resume.files import NotWhole, digest_of, read_object, size_of
+from rlcheck.measure.resume.files import NotWhole, digest_of, mapping, read_object, size_of
 from rlcheck.measure.resume.folder import Folder, looked_at, read_folder
 
 MANIFEST, FACTS = "complete.json", "actor/train_state.json"
@@ -70,8 +70,8 @@ def saved(step: int, path: Path, *, read_all: bool) -> Saved:
 
 def _against(folder: Folder, manifest: dict[str, Any], *, read_all: bool) -> tuple[Damage, ...]:
     """What differs from the MANIFEST."""
-    digests, sizes = manifest.get("sha256"), manifest.get("bytes", {})
-    if not isinstance(digests, dict) or not isinstance(sizes, dict) or not digests:
+    digests, sizes = mapping(manifest.get("sha256")), mapping(manifest.get("bytes"))
+    if not digests:
         raise NotWhole("changed", "lists no files")
     damages: list[Damage] = []
     for name, digest in digests.items():
@@ -100,11 +100,12 @@ def _trained(folder: Folder) -> tuple[int, tuple[Lack, ...]]:
         document = read_object(folder.path / FACTS)
     except NotWhole:
         return 0, ()
-    world_size, roles = document.get("world_size"), document.get("roles")
+    world_size, roles = document.get("world_size"), mapping(document.get("roles"))
     lacks: list[Lack] = []
-    for role, told in roles.items() if isinstance(roles, dict) else ():
-        if isinstance(told, dict) and told.get("num_steps") and not told.get("optimizer"):
-            lacks.append(Lack(part="optimizer", file=f"actor/{str(role)[:40]}"))
+    for role, told in roles.items():
+        state = mapping(told)
+        if state.get("num_steps") and not state.get("optimizer"):
+            lacks.append(Lack(part="optimizer", file=f"actor/{role[:40]}"))
     return (world_size if isinstance(world_size, int) and 0 < world_size < 1 << 20 else 0), tuple(lacks)
 
 

@@ -87,9 +87,7 @@ def saved(step: int, path: Path, *, read_all: bool) -> Saved:
     below = [name for name in ("actor", "critic") if folder.has_below(name)]
     is_sft = not below and any(_RANK.fullmatch(name) for name in folder.names())
     if not is_sft and "actor" not in below:
-        return replace(
-            about, unfinished="it has no actor: verl deletes it by max_actor_ckpt_to_keep, and leaves the rest"
-        )
+        return replace(about, unfinished="it has no actor: max_actor_ckpt_to_keep deletes it and leaves the rest")
     roles = [_role(folder, name, read_all=read_all) for name in ([""] if is_sft else below)]
     if empty := next((role for role in roles if not role.world_sizes and not role.damages and role.needs_ranks), None):
         return replace(about, unfinished=f"no rank has written the weights of {empty.below or path.name}")

@@ -1,0 +1,44 @@
+"""For every check of the family: facts on which it fires, and facts on which it stays quiet."""
+
+from __future__ import annotations
+
+from rlcheck.facts.base import known
+from rlcheck.facts.document import Facts
+from rlcheck.facts.resume import Damage, Lack, ResumeFacts, Saved
+
+
+def checkpoints(*saved: Saved, **more: object) -> Facts:
+    """verl's checkpoints, of which automatic resume takes the last."""
+    values = {"chosen": saved[-1].step, "chosen_why": "the tracker says so", **more}
+    return Facts(resume=known(ResumeFacts(maker="verl", place="/c", checkpoints=saved, **values)))  # pyright: ignore
+
+
+def at(step: int, **more: object) -> Saved:
+    """A whole checkpoint of two ranks, changed by MORE."""
+    values = {"world_sizes": (2,), "needs_ranks": True, "files": 7, "bytes": 7000, **more}
+    return Saved(step=step, name=f"global_step_{step}", **values)  # pyright: ignore
+
+
+CUT = (Damage(file="actor/model_world_size_2_rank_1.pt", kind="cut", why="is cut"),)
+HEALTHY = checkpoints(at(10), at(20), total_steps=100, wanted_ranks=2)
+CASES: dict[str, tuple[Facts, Facts]] = {
+    "RES001": (checkpoints(at(10, unfinished="no complete.json")), HEALTHY),
+    "RES002": (checkpoints(at(10), at(20), chosen=None, chosen_why="there is no tracker"), HEALTHY),
+    "RES003": (checkpoints(at(10), at(20, damages=CUT)), HEALTHY),
+    "RES004": (checkpoints(at(10), at(20, lacks=(Lack(part="optimizer", file="optimizer.pt"),))), HEALTHY),
+    "RES005": (checkpoints(at(10), at(20), wanted_ranks=4), HEALTHY),
+    "RES006": (checkpoints(at(10), at(20), total_steps=20), HEALTHY),
+    "RES007": (checkpoints(at(20)), HEALTHY),
+}
+OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
+    "RES002": (
+        checkpoints(at(10), at(20, unfinished="cut off"), chosen_error="cut off"),
+        checkpoints(at(10), at(20), chosen=10),
+    ),
+    "RES003": (checkpoints(at(10, damages=CUT), at(20)),),
+    "RES004": (checkpoints(at(10), at(20, lacks=(Lack(part="data order", file="data.pt"),))),),
+    "RES005": (
+        checkpoints(at(10), at(20, world_sizes=(2, 4))),
+        checkpoints(at(10), at(20, needs_ranks=False), wanted_ranks=8),
+    ),
+}
