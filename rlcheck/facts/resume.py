@@ -55,7 +55,7 @@ class ResumeFacts(Struct, frozen=True):
     `place`: the folder that holds them. `checkpoints`: lowest step first. `tracker`: what verl's
     latest_checkpointed_iteration.txt says, cut to a line; None: there is none. `chosen`: the step that automatic resume
     takes, None: it starts from step 0, or raises `chosen_error`. `chosen_why`: how it came to that. `reached`: the last
-    step that the run's own files tell of; `total_steps`: of its plan, 0 unknown. `wanted_ranks`: `--ranks`, 0: not
+    step that the run's own files mention; `total_steps`: of its plan, 0 unknown. `wanted_ranks`: `--ranks`, 0: not
     given. `read_all`: every file was read and held against its checksum. `notes`: what could not be looked at.
     """
 

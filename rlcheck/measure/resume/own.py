@@ -110,7 +110,7 @@ def _trained(folder: Folder) -> tuple[int, tuple[Lack, ...]]:
 
 
 def _last_step(path: Path) -> int:
-    """The last step that the metrics of the run tell of; 0: none."""
+    """The last step that the metrics of the run name; 0: none."""
     try:
         size = size_of(path)
         with path.open("rb") as file:
