@@ -32,7 +32,8 @@ class Verdict(Struct, frozen=True):
     `message` is one sentence; for a problem it reads "expected X, found Y". `headline` names the failure where one
     check finds several kinds of it ("" for the check's own `problem`). `details` are further lines, one a case.
     `params` fill the `{{name}}` places of the playbook's fixes. `why` is what follows from this kind of failure ("" for
-    what follows from all of them: the first sentence of *Why it matters*).
+    what follows from all of them: the first sentence of *Why it matters*). `nodes` are those that a run is to leave
+    out, where a check looks at several.
     """
 
     status: Status
@@ -44,6 +45,7 @@ class Verdict(Struct, frozen=True):
     evidence: tuple[Evidence, ...] = ()
     params: dict[str, str] = {}
     why: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 def passed(message: str, **more: Any) -> Verdict:

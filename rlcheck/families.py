@@ -98,6 +98,8 @@ _TABLE = (
            about="by `rlcheck hang`, who all others of a running job wait for: rank or role, and its call"),
     Family("RES", "resume", "Resume", "", (Section("resume", "resume"),), shown_by=("resume",),
            about="a run's checkpoints: whole or not, from which step and on how many ranks it resumes, what is lost"),
+    Family("SLO", "slow", "Time of a step", "", (Section("slow", "slow"),), shown_by=("slow",),
+           about="where a step's time goes against a floor: tail, engine, passes, data, a slow rank, network"),
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {family.id: family for family in _TABLE}

@@ -11,6 +11,11 @@ from rlcheck.facts.base import Struct
 
 REPORT_SCHEMA_VERSION = "1.0"
 PROBLEMS: tuple[Status, ...] = ("fail", "error", "warn", "unknown")
+Action = Literal["stop", "fix", "restart-without", "restart", "go"]
+"""What to do next. stop: the run is lost, end it; fix: something must be fixed first, or could not be judged;
+restart-without: start again, without some nodes; restart: start again as it is; go: start, or go on."""
+ACTIONS: tuple[Action, ...] = ("stop", "fix", "restart-without", "restart", "go")
+"""The most severe first."""
 STATUS_ORDER: tuple[Status, ...] = ("fail", "error", "warn", "unknown", "info", "pass", "skip")
 
 
@@ -64,11 +69,28 @@ class Finding(Struct, frozen=True, omit_defaults=False):
     caused_by: tuple[str, ...] = ()
     duration_ms: float = 0.0
     waived: Waiver | None = None
+    next: Action = "go"
+    leave_out: tuple[str, ...] = ()
+    """Nodes that `restart-without` is about."""
 
     @property
     def is_problem(self) -> bool:
         """Whether this finding wants attention: it failed, warned or could not run, and is not waived."""
         return self.status in PROBLEMS and self.waived is None
+
+
+class Next(Struct, frozen=True, omit_defaults=False):
+    """What to do next, for people and programs. `nodes`: those to leave out, for restart-without alone; () where
+    what was read names none. `why`: the reason in a sentence."""
+
+    action: Action
+    nodes: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """All of it in a line: `restart-without gpu-07: GPU005: A GPU does not answer`."""
+        return " ".join((self.action, *self.nodes)) + (f": {self.why}" if self.why else "")
 
 
 class FamilyLine(Struct, frozen=True, omit_defaults=False):
@@ -115,6 +137,7 @@ class Report(Struct, frozen=True, omit_defaults=False):
     duration_ms: float = 0.0
     strict: bool = False
     exit_code: int = 0
+    next: Next = Next("fix", why="nothing was judged")
     summary: Summary = Summary()
     families: tuple[FamilyLine, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
@@ -138,6 +161,29 @@ def exit_code(summary: Summary, strict: bool) -> int:
     stops = summary.fail > 0
     doubts = summary.warn + summary.unknown + summary.error > 0
     return 1 if stops or (strict and doubts) else 0
+
+
+def next_of(findings: tuple[Finding, ...], strict: bool) -> Next:
+    """What to do next by FINDINGS, in order of what to fix first; never `go` where one could not be judged."""
+    open_now = [f for f in findings if f.is_problem]
+    counted = [f for f in open_now if f.status == "fail" or (strict and f.status == "warn")]
+    if counted:
+        first = min(counted, key=lambda f: ACTIONS.index(_heeded(f)))
+        nodes = (node for f in counted if f.next == first.next for node in f.leave_out)
+        return Next(_heeded(first), tuple(sorted(set(nodes))), f"{first.id}: {first.headline}")
+    dark = [f for f in open_now if f.status in ("unknown", "error")]
+    if dark:
+        number = "1 check" if len(dark) == 1 else f"{len(dark)} checks"
+        return Next("fix", why=f"{number} could not be judged: {dark[0].id}: {dark[0].message}")
+    if all(f.status == "skip" for f in findings):
+        return Next("fix", why="nothing was judged")
+    warned = sum(f.status == "warn" for f in open_now)
+    return Next("go", why=f"nothing here stops a run{f', {warned} warned' if warned else ''}")
+
+
+def _heeded(finding: Finding) -> Action:
+    """What FINDING, which counts, calls for: whatever a playbook says, that is not to go on."""
+    return "fix" if finding.next == "go" else finding.next
 
 
 def report_schema() -> dict[str, object]:

@@ -10,8 +10,11 @@ import msgspec
 from rlcheck.check import Check, Verdict
 from rlcheck.facts.base import FactMissingError, Missing, MissingKind
 from rlcheck.facts.document import Facts, resolve
-from rlcheck.finding import PROBLEMS, STATUS_ORDER, Finding, Fix, Waiver
+from rlcheck.finding import PROBLEMS, STATUS_ORDER, Action, Finding, Fix, Waiver
 from rlcheck.playbook import Library, PlaybookError, fill
+
+_ACROSS = ("cluster", "collectives", "reach")
+"""Sections about several machines: a verdict on them names its own."""
 
 
 def judge(
@@ -28,6 +31,7 @@ def _judge_one(check: Check, facts: Facts, library: Library, waiver: Waiver | No
     started = time.perf_counter()
     verdict = _verdict(check, facts)
     problem = verdict.status in PROBLEMS or verdict.status == "info"
+    action, nodes = ("go", ()) if waiver is not None else _next(check, verdict, library, facts.node)
     return Finding(
         id=check.id,
         title=check.title,
@@ -46,6 +50,8 @@ def _judge_one(check: Check, facts: Facts, library: Library, waiver: Waiver | No
         caused_by=check.caused_by,
         duration_ms=round((time.perf_counter() - started) * 1e3, 3),
         waived=waiver if verdict.status in PROBLEMS else None,
+        next=action,
+        leave_out=nodes,
     )
 
 
@@ -79,6 +85,21 @@ def _headline(check: Check, verdict: Verdict, library: Library) -> str:
         return verdict.headline or check.problem or library.get(check.playbook).title
     except PlaybookError:
         return verdict.message
+
+
+def _next(check: Check, verdict: Verdict, library: Library, node: str) -> tuple[Action, tuple[str, ...]]:
+    """What to do next, and the nodes to leave out: a check of one machine means that machine."""
+    if verdict.status not in ("fail", "warn"):
+        return ("fix" if verdict.status in PROBLEMS else "go"), ()
+    try:
+        action = library.get(check.playbook).next
+    except PlaybookError:
+        action = "fix"
+    if action != "restart-without":
+        return action, ()
+    across = any(need.partition(".")[0] in _ACROSS for need in check.needs)
+    nodes = verdict.nodes or (() if across else (node,))
+    return (action, nodes) if nodes else ("fix", ())
 
 
 def _fixes(check: Check, verdict: Verdict, library: Library) -> tuple[Fix, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from rlcheck.facts.base import Struct
-from rlcheck.finding import Fix
+from rlcheck.finding import Action, Fix
 from rlcheck.harm import Deed, deeds
 from rlcheck.text import SEPARATOR
 
@@ -116,7 +116,7 @@ class Relations(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Playbook(Struct, frozen=True, forbid_unknown_fields=True):
-    """One problem. `body` is the Markdown below the front matter."""
+    """One problem. `body` is the Markdown below the front matter. `next` is what to do with a run that has it."""
 
     id: str
     title: str
@@ -128,6 +128,7 @@ class Playbook(Struct, frozen=True, forbid_unknown_fields=True):
     relations: Relations = Relations()
     verify: tuple[Verify, ...] = ()
     fixes: tuple[Recipe, ...] = ()
+    next: Action = "fix"
     versions: str | dict[str, str] = "any"
     sources: tuple[Source, ...] = ()
     basis: Literal["sourced", "general"] = "sourced"

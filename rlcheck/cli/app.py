@@ -62,6 +62,7 @@ COMMANDS: dict[str, type[Any]] = {
     "preflight": configs.PreflightRequest,
     "hang": records.HangRequest,
     "resume": records.ResumeRequest,
+    "slow": records.SlowRequest,
     "diagnose": records.DiagnoseRequest,
     "collect": machines.CollectRequest,
     "merge": machines.MergeRequest,

@@ -23,7 +23,7 @@ from rlcheck.cli.waiting import Waiting, clear_line
 from rlcheck.errors import UserError
 from rlcheck.facts.base import known
 from rlcheck.facts.run import RunFacts
-from rlcheck.finding import Report
+from rlcheck.finding import Action, Next, Report
 from rlcheck.measure.run.read import read_training
 from rlcheck.redact import redact, redact_bytes
 from rlcheck.report.wording import SYMBOLS, ascii_wanted, clean, in_a_line, to_ascii
@@ -156,14 +156,15 @@ class Watch:
             return report
         if run.outcome in ("failed", "interrupted", "dead"):
             words = "its process is gone" if run.outcome == "dead" else run.outcome
-            return self._alarm(report, f"{words} at step {run.last_step}{': ' if run.error else ''}{run.error}")
+            action = "fix" if run.outcome == "failed" else "restart"
+            return self._alarm(report, f"{words} at step {run.last_step}{': ' if run.error else ''}{run.error}", action)
         if time.monotonic() - self._moved > self._limit_s():
             report = self._look()  # what it has written in the meantime counts
             still_s = time.monotonic() - self._moved
             if still_s > self._limit_s():
                 words = "" if run.outcome else "; nothing says whether the run has ended"
                 line = f"stands still: no step after step {run.last_step} for {still_s:.0f} s{words}"
-                report = self._alarm(report, line)
+                report = self._alarm(report, line, "restart")
                 self._tell_stacks()
                 return report
         return None
@@ -186,12 +187,13 @@ class Watch:
         still_s = time.monotonic() - self._moved
         return (f"step {run.last_step + 1}{of} ({still_s:.0f} s since the last, at most {self._limit_s():.0f})",)
 
-    def _alarm(self, report: Report, line: str) -> Report:
-        """Say it, ring the terminal's bell; returns the report with exit code 1."""
+    def _alarm(self, report: Report, line: str, action: Action | None = None) -> Report:
+        """Say it, ring the terminal's bell; returns the report with exit code 1 and ACTION (None: its findings')."""
         self._note(line)
         if sys.stderr.isatty():
             sys.stderr.write("\a")
-        return msgspec.structs.replace(report, exit_code=1, notes=(*report.notes, line))
+        after = report.next if action is None or report.summary.fail else Next(action, why=line)
+        return msgspec.structs.replace(report, exit_code=1, notes=(*report.notes, line), next=after)
 
     def _tell_stacks(self) -> None:
         """Where every rank is."""

@@ -173,6 +173,7 @@ def _diagnosis(
         consequences=followed,
         seen=_seen(one),
         grounds=book.basis,
+        next=book.next,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from rlcheck.facts.base import Struct
 from rlcheck.facts.hang import Hang
-from rlcheck.finding import Fix
+from rlcheck.finding import Action, Fix
 from rlcheck.playbook import Source, Verify
 
 Confidence = Literal["high", "medium", "low"]
@@ -125,6 +125,7 @@ class Diagnosis(Struct, frozen=True, omit_defaults=False):
     basis: Literal["playbook", "source"] = "playbook"
     grounds: Literal["sourced", "general"] = "sourced"
     site: Site | None = None
+    next: Action = "fix"
 
 
 class Raised(Struct, frozen=True, omit_defaults=False):

@@ -23,7 +23,7 @@ from rlcheck.errors import UserError
 from rlcheck.facts.base import MissingKind, why_missing
 from rlcheck.facts.document import Facts
 from rlcheck.families import FAMILIES, MEASURED
-from rlcheck.finding import Finding, Report, Waiver, exit_code, summarize
+from rlcheck.finding import ACTIONS, Finding, Next, Report, Waiver, exit_code, next_of, summarize
 from rlcheck.measure.machine.registry import PROBES, Probe
 from rlcheck.measure.memory.summary import data as memory_data
 from rlcheck.playbook import DIRECTORY, Library
@@ -169,6 +169,7 @@ def make_report(
         duration_ms=round((time.perf_counter() - started) * 1e3, 1),
         strict=strict,
         exit_code=exit_code(summary, strict),
+        next=next_of(ordered, strict),
         summary=summary,
         families=family_lines(nodes, ordered, doctor.families),
         exhibits=exhibits(nodes),
@@ -191,12 +192,23 @@ def fail_if_python_missing(report: Report, facts: Facts, python: str) -> Report:
 
 def fail_if_hosts_missing(report: Report, without: Mapping[str, str]) -> Report:
     """Return the report, failed when a machine of `--hosts` gave no facts: it must not look healthy."""
-    return failed(report, *(f"{name} gave no facts: {reason}" for name, reason in without.items()))
+    notes = [f"{name} gave no facts: {reason}" for name, reason in without.items()]
+    return failed(report, *notes, next=Next("restart-without", tuple(without), "; ".join(notes)))
 
 
-def failed(report: Report, *notes: str) -> Report:
-    """Return the report with exit code 1 and the notes that say why; unchanged without any."""
-    return msgspec.structs.replace(report, exit_code=1, notes=(*report.notes, *notes)) if notes else report
+def failed(report: Report, *notes: str, next: Next | None = None) -> Report:
+    """Return the report with exit code 1 and the notes that say why; unchanged without any.
+
+    NEXT is what to do because of them (a fix), where the report says nothing graver.
+    """
+    if not notes:
+        return report
+    found = report.exit_code != 0  # what could not be judged alone is no reason to hide who gave no facts
+    mine = next or Next("fix", why=notes[0])
+    graver = found and ACTIONS.index(report.next.action) <= ACTIONS.index(mine.action)
+    return msgspec.structs.replace(
+        report, exit_code=1, notes=(*report.notes, *notes), next=report.next if graver else mine
+    )
 
 
 def _computed(nodes: tuple[Facts, ...]) -> dict[str, Any]:

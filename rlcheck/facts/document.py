@@ -34,6 +34,7 @@ from rlcheck.facts.resume import ResumeFacts
 from rlcheck.facts.reward import RewardFacts
 from rlcheck.facts.rollout import RolloutFacts
 from rlcheck.facts.run import RunFacts
+from rlcheck.facts.slow import SlowFacts
 from rlcheck.facts.smoke import SmokeFacts
 from rlcheck.facts.step import StepFacts
 from rlcheck.facts.system import SystemFacts
@@ -76,6 +77,7 @@ class Facts(Struct, frozen=True):
     step: Fact[StepFacts] = Fact()
     hang: Fact[HangFacts] = Fact()
     resume: Fact[ResumeFacts] = Fact()
+    slow: Fact[SlowFacts] = Fact()
     plugins: dict[str, Fact[Any]] = {}
 
 

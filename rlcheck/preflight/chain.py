@@ -16,7 +16,7 @@ from rlcheck.doctor import clinic
 from rlcheck.facts.base import Fact, Missing, MissingKind, Struct, why_missing
 from rlcheck.facts.document import Facts
 from rlcheck.families import OF_MACHINES
-from rlcheck.finding import Exhibit, Finding, Report, Waiver
+from rlcheck.finding import Exhibit, Finding, Next, Report, Waiver
 from rlcheck.measure.cluster.boards import Awaited
 from rlcheck.preflight.links import LINKS, Link
 from rlcheck.preflight.state import Request, State
@@ -92,8 +92,15 @@ def run_chain(
         report,
         exhibits=(*report.exhibits, chain_table(walk.steps)),
         data={**report.data, "preflight": [msgspec.to_builtins(step) for step in walk.steps]},
+        next=_next(report.next, walk.steps),
     )
     return Result(report, nodes, tuple(walk.steps))
+
+
+def _next(judged: Next, steps: list[Step]) -> Next:
+    """What to do next: no `go` over a link that nobody could look at."""
+    dark = next((step for step in steps if step.verdict in ("not known", "not tried")), None)
+    return Next("fix", why=f"{dark.title}: {dark.line()}") if dark is not None and judged.action == "go" else judged
 
 
 class _Walk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from rlcheck.finding import Finding, Report
+from rlcheck.finding import Finding, Next, Report
 from rlcheck.report.wording import clean, said, waiver_text
 
 
@@ -18,11 +18,17 @@ def render_junit(report: Report) -> str:
         seconds = sum(finding.duration_ms for finding in findings) / 1e3
         name = clean(node) or "node"
         suites.append(suite(name, cases, seconds, timestamp=report.collected_at[:19], hostname=name))
-    return document(report.command, suites)
+    return document(report.command, suites, report.next)
 
 
-def document(command: str, suites: Iterable[ElementTree.Element]) -> str:
-    """The whole file of what COMMAND found."""
+def document(command: str, suites: Iterable[ElementTree.Element], after: Next) -> str:
+    """The whole file of what COMMAND found; what to do AFTER is a property of each suite."""
+    suites = list(suites)
+    for one in suites:
+        properties = ElementTree.Element("properties")
+        for name, value in (("next", after.action), ("next.nodes", " ".join(after.nodes)), ("next.why", after.why)):
+            ElementTree.SubElement(properties, "property", name=name, value=clean(value))
+        one.insert(0, properties)
     root = ElementTree.Element("testsuites", name=f"rlcheck {command}")
     root.extend(suites)
     ElementTree.indent(root)

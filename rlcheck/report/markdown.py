@@ -20,6 +20,7 @@ def render_markdown(report: Report, verbose: bool = False) -> str:
     for exhibit in report.exhibits:
         lines += _exhibit(exhibit)
     lines += [f"> {inline(note)}" for note in report.notes]
+    lines += ["", f"next: {inline(report.next.words)}", ""]
     rest = [one for one in found if not (one.finding.is_problem and one.finding.status in ("fail", "warn"))]
     shown = rest if verbose else [one for one in rest if one.finding.status not in ("pass", "skip")]
     if shown:

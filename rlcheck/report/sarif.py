@@ -7,7 +7,7 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from rlcheck.finding import Finding, Report
+from rlcheck.finding import Finding, Next, Report
 from rlcheck.report.wording import clean, said, waiver_text
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -23,15 +23,18 @@ def render_sarif(report: Report) -> str:
     rules = {finding.id: finding for finding in report.checks}
     ids = sorted(rules)
     results = [_result(finding, ids.index(finding.id)) for finding in report.checks]
-    return document(report.version, [_rule(rules[id]) for id in ids], results, report.exit_code)
+    return document(report.version, [_rule(rules[id]) for id in ids], results, report.exit_code, report.next)
 
 
-def document(version: str, rules: list[dict[str, Any]], results: list[dict[str, Any]], exit_code: int) -> str:
-    """The whole file of one run."""
+def document(
+    version: str, rules: list[dict[str, Any]], results: list[dict[str, Any]], exit_code: int, after: Next
+) -> str:
+    """The whole file of one run; AFTER: what to do next."""
     run: dict[str, Any] = {
         "tool": {"driver": {"name": "rlcheck", "version": version, "rules": rules}},
         "invocations": [{"executionSuccessful": True, "exitCode": exit_code}],
         "results": results,
+        "properties": {"next": {"action": after.action, "nodes": list(after.nodes), "why": clean(after.why)}},
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
 

@@ -207,3 +207,4 @@ def _footer(page: Page, report: Report, verbose: bool) -> None:
     page.wrapped("", verdict(report), 0)
     if report.summary.info and not verbose:
         page.wrapped("", f"-v shows the {report.summary.info} worth knowing and everything that passed", 0)
+    page.wrapped("next: ", report.next.words, 6)

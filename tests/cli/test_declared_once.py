@@ -26,7 +26,7 @@ REQUEST_FILES = {"requests", "report", "configs", "machines", "records"}
 DIFFERENT: dict[str, dict[str, tuple[int, str]]] = {
     "rlcheck": {
         "--all": (2, "drift tries every variant; diagnose shows every diagnosis"),
-        "--config": (2, "data is read for it; diagnose words its fixes as overrides of it"),
+        "--config": (3, "data is read for it; diagnose words its fixes as overrides of it; slow makes floors of it"),
         "--facts": (2, "elsewhere they are judged; diagnose confirms what a log says by them"),
         "--fix": (2, "env changes the machine; data writes copies of files"),
         "--format": (2, "a report, or a list, which has two of the formats"),

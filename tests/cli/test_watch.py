@@ -41,7 +41,8 @@ def test_a_run_that_stands_still_ends_it_with_the_stack_of_every_rank(tmp_path: 
     for rank in range(RANKS):
         _, _, after = done.out.partition(f"== train-{rank} (process ")
         assert "in wait_in_all_reduce" in after.partition("\n\n")[0]
-    assert done.out.splitlines()[-1].startswith("exit code 1: stands still")
+    assert done.out.splitlines()[-2].startswith("exit code 1: stands still")
+    assert done.out.splitlines()[-1].startswith("next: restart: stands still")
 
 
 def test_a_run_whose_process_is_gone_ends_it_with_1(tmp_path: Path) -> None:

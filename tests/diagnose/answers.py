@@ -78,7 +78,7 @@ def shown(report: DiagnosisReport, format: str, **options: Any) -> str:
     return out.read()
 
 
-_FIXED = {"status", "kind", "safety", "confidence", "verdict", "basis", "grounds", "origin"}
+_FIXED = {"status", "kind", "safety", "confidence", "verdict", "basis", "grounds", "origin", "next"}
 
 
 def spoiled(answer: Answer, spoil: Callable[[str], str]) -> Answer:

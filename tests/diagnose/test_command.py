@@ -43,12 +43,14 @@ def test_a_known_error(log: Path) -> None:
     assert done.code == 1
     assert done.out.startswith(f"[✗] /dev/shm is too small ({log}:3, rank 1)\n")
     assert "rlcheck explain shm-too-small" in done.out
-    assert "--here" in done.out.splitlines()[-1]
+    assert "--here" in done.out.splitlines()[-2]
+    assert done.out.splitlines()[-1] == "next: fix: /dev/shm is too small (shm-too-small)"
 
 
 def test_a_healthy_log() -> None:
     done = rlcheck("diagnose", "-", stdin=HEALTHY.encode())
-    assert (done.code, done.out) == (0, "[✓] No error in what was read: 1 log, 2 lines, 36 bytes\n")
+    said = "[✓] No error in what was read: 1 log, 2 lines, 36 bytes\nnext: go: no error in what was read\n"
+    assert (done.code, done.out) == (0, said)
 
 
 def test_an_unknown_error_is_not_guessed(tmp_path: Path) -> None:
@@ -219,9 +221,13 @@ def test_following_ends_after_silence(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(HEALTHY)
     done = rlcheck("diagnose", "--follow", "--timeout", "0.3", path)
-    assert (done.code, done.out) == (0, "[✓] No error in what was read: 1 log, 2 lines, 36 bytes\n")
+    said = "[✓] No error in what was read: 1 log, 2 lines, 36 bytes\nnext: go: no error in what was read\n"
+    assert (done.code, done.out) == (0, said)
     nothing = rlcheck("diagnose", "--follow", "--timeout", "0.3", os.devnull)
-    assert (nothing.code, nothing.out) == (0, "[✓] No error in what was read: 1 log, 0 lines, 0 bytes\n")
+    said = (
+        "[✓] No error in what was read: 1 log, 0 lines, 0 bytes\nnext: fix: not all could be read: there was nothing\n"
+    )
+    assert (nothing.code, nothing.out) == (0, said)
     gone = rlcheck("diagnose", "--follow", "--timeout", "0.3", tmp_path / "gone.log")
     assert gone.code == 2
     assert "did not appear within 0.3 s" in gone.err

@@ -82,8 +82,10 @@ def test_all_shows_what_ranks_lower_and_why() -> None:
     assert "rests on general knowledge" in shown(everything(ANSWER), "text", verbose=True)
 
 
-def test_a_healthy_log_takes_one_line() -> None:
-    assert shown(make_report(HEALTHY), "text") == "[✓] No error in what was read: 3 logs, 1 line, 5.0 GiB\n"
+def test_a_healthy_log_takes_two_lines() -> None:
+    assert shown(make_report(HEALTHY), "text") == (
+        "[✓] No error in what was read: 3 logs, 1 line, 5.0 GiB\nnext: go: no error in what was read\n"
+    )
 
 
 def test_an_unknown_error_is_said_to_be_unknown() -> None:
@@ -92,7 +94,7 @@ def test_an_unknown_error_is_said_to_be_unknown() -> None:
     assert "| KeyError: 'reward'\n" in text
     assert "    collect   - the logs of all ranks\n              - py-spy dump --pid PID\n" in text
     assert "    fix " not in text
-    assert text.endswith("exit code 1: an error that no playbook knows\n")
+    assert "exit code 1: an error that no playbook knows\nnext: fix: an error that" in text
 
 
 def test_exit_codes() -> None:

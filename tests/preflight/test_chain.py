@@ -79,9 +79,9 @@ def test_every_family_and_every_measurement_has_its_link() -> None:
     # Of a run that has begun, or of what commands of their own measure: nothing to look at before a run. The smoke
     # proves its own step, and calls the run's own reward.
     assert sorted(family for link in LINKS for family in link.families) == sorted(
-        set(FAMILIES) - {"DRF", "CAN", "HNG", "RES", "RWD"}
+        set(FAMILIES) - {"DRF", "CAN", "HNG", "RES", "RWD", "SLO"}
     )
-    inner = {"reach", "cluster", "run", "drift", "step", "canary", "hang", "resume", "reward"}
+    inner = {"reach", "cluster", "run", "drift", "step", "canary", "hang", "resume", "reward", "slow"}
     assert {link.section for link in LINKS if link.section} == set(MEASURED) - inner
     assert tuple(name.value for name in LinkName) == NAMES
     for number, link in enumerate(LINKS):

@@ -127,7 +127,7 @@ def shown(report: Report, format: str, **options: Any) -> str:
 
 
 # Fields that hold one of a few words, which no machine can put anything else into.
-_FIXED = {"status", "kind", "safety"}
+_FIXED = {"status", "kind", "safety", "action", "next"}
 
 
 def spoiled(report: Report, spoil: Callable[[str], str]) -> Report:

@@ -154,6 +154,7 @@ def dead_nodes(facts: Facts) -> Verdict:
             f"{shown_node(n)}, {n.end_age_s / 60:.0f} min ago: {n.death_reason or 'no reason given'}" for n in gone[:8]
         ),
         evidence=(evidence("reach.gcs.nodes", f"{num_alive} alive, {len(gone)} lost", "GetAllNodeInfo"),),
+        nodes=tuple(node.hostname or node.address for node in gone),
     )
 
 

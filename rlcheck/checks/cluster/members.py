@@ -39,6 +39,7 @@ def answers(facts: Facts) -> Verdict:
         details=reasons[:16] if len(silent) > 1 else (),
         evidence=tuple(evidence(f"cluster.members[{name}].machine", r.reason if r else "") for name, r in silent[:8]),
         params={"node": silent[0][0]},
+        nodes=tuple(name for name, _ in silent),
     )
 
 

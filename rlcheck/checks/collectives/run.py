@@ -46,6 +46,7 @@ def ranks_came_up(facts: Facts) -> Verdict:
             details=tuple(f"{node}: {why}" for node, why in sorted(run.lost.items())),
             evidence=fact("lost", ", ".join(sorted(run.lost))),
             params={"node": sorted(run.lost)[0]},
+            nodes=tuple(sorted(run.lost)),
         )
     if not run.ranks:
         return unknown(f"no rank was started: {run.cancelled or 'nothing says why'}")
@@ -77,6 +78,7 @@ def ranks_stayed_alive(facts: Facts) -> Verdict:
         details=(*_told(dead), *dict.fromkeys(lines)),
         evidence=fact("groups.stall.died", listed([suspect.label for suspect in dead])),
         params={"node": dead[0].names[0]} if dead[0].names else {},
+        nodes=tuple(sorted({suspect.names[0] for suspect in dead if suspect.names})),
     )
 
 

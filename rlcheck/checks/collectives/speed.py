@@ -164,6 +164,7 @@ def _odd(facts: Facts, what: str, expected: str, scores: dict[str, float]) -> Ve
         details=tuple(f"{suspect.label}: {suspect.why}" for suspect in found),
         evidence=fact("groups.samples.busbw", f"{lowest} {scores[lowest]:.3f} of the middle"),
         params={"node": found[0].names[0], "peer": found[0].names[-1]},
+        nodes=tuple(sorted({suspect.names[0] for suspect in found})),
     )
 
 

@@ -9,8 +9,7 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.run import RunFacts
 from rlcheck.measure.run.limits import limit
 from rlcheck.measure.run.look import median
-
-STEP_TIME = ("timing_s/step", "perf/time_per_step")
+from rlcheck.measure.run.stages import STEP_TIME
 
 
 @check("RUN050", "The run makes progress", needs=NEEDS, playbook="run-makes-no-progress", caused_by=ROOTS,

@@ -12,14 +12,12 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.run import Curve, RunFacts
 from rlcheck.measure.run.limits import limit
 from rlcheck.measure.run.look import change_point, first_last, median, window
+from rlcheck.measure.run.stages import BESIDE, IN_STEP
 
 _SPEED = ("perf/throughput", "perf/tokens_per_second")
 _LENGTH = ("response_length/mean",)
 _FEWEST = 12
 _WARM_UP = 2
-IN_STEP = ("gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights",
-           "reshard")  # fmt: skip
-BESIDE = ("testing", "save_checkpoint")
 
 
 class Stage(NamedTuple):

@@ -30,6 +30,14 @@ ModelShapeOption = Annotated[
         "hidden_size=…,num_hidden_layers=…",
     ),
 ]
+GpuOption = Annotated[
+    str,
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="GPU to plan for, H200 or 80GiB. Default: this machine's; slow: the one that the run's traces name.",
+    ),
+]
 StartTimeoutOption = Annotated[
     float, typer.Option("--start-timeout", min=1, metavar="SECONDS", help="Time that the engine has to start.")
 ]
@@ -72,9 +80,7 @@ class SourceRequest:
 class MachineRequest:
     """The machine to plan for."""
 
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="GPU", help="GPU to plan for, H200 or 80GiB. Default: this machine's.")
-    ] = ""
+    gpu: GpuOption = ""
     gpu_mem: Annotated[str, typer.Option("--gpu-mem", metavar="SIZE", help="Memory of a GPU: 80GiB, 81559MiB.")] = ""
     host_mem: Annotated[str, typer.Option("--host-mem", metavar="SIZE", help="RAM of a node: 1TiB.")] = ""
 

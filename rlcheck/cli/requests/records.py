@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rlcheck.cli.requests.configs import GpuOption, ModelShapeOption
 from rlcheck.cli.requests.report import (
     AsciiOption,
     Format,
@@ -259,6 +260,30 @@ class ResumeRequest:
     checksums: Annotated[
         bool, typer.Option("--checksums", help="Also read all of the checkpoint from which the run would resume.")
     ] = False
+    report: ReportRequest = field(default_factory=ReportRequest)
+
+
+@dataclass(frozen=True)
+class SlowRequest:
+    """Say where the time of a step goes, against a floor, and what to change first.
+
+    Of any trainer, as far as its files go: timing_s/* metrics, traces of torch's profiler, /metrics of vLLM or SGLang.
+    """
+
+    targets: Annotated[
+        tuple[str, ...],
+        typer.Argument(
+            metavar="[RUN|FILE]...",
+            help="A run's folder or metrics, with its traces and scrapes of /metrics, or any of these alone.",
+            show_default=False,
+        ),
+    ] = ()
+    config: Annotated[
+        str,
+        typer.Option("--config", metavar="CONFIG", help="The run's config, for floors, where the run has kept none."),
+    ] = ""
+    gpu: GpuOption = ""
+    model_shape: ModelShapeOption = ""
     report: ReportRequest = field(default_factory=ReportRequest)
 
 

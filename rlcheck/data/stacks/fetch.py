@@ -28,8 +28,9 @@ UV_OPTIONS = {
     "extra-index-url": "--index",
     "find-links": "--find-links",
     "trusted-host": "--allow-insecure-host",
+    "constraint": "--constraint",
 }
-NOT_IN_UV = {"client-cert", "constraint", "keyring-provider", "no-binary", "no-index", "proxy", "require-hashes"}
+NOT_IN_UV = {"client-cert", "keyring-provider", "no-binary", "no-index", "proxy", "require-hashes"}
 
 DISK_FULL = "No space left on device|Disk quota exceeded"
 FAILURES = {

@@ -25,7 +25,7 @@ def render_junit(report: DiagnosisReport) -> str:
         _failure(case, f"the job stands still: {report.hang.said}", "hang", lines)
         cases = [case, *cases]
     healthy = [] if cases else [_test("healthy", nothing_found(report))]
-    return document(report.command, [suite("diagnose", [*cases, *healthy], 0.0)])
+    return document(report.command, [suite("diagnose", [*cases, *healthy], 0.0)], report.next)
 
 
 def _test(id: str, words: str) -> ElementTree.Element:

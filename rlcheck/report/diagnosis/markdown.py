@@ -38,6 +38,7 @@ def render_markdown(report: DiagnosisReport) -> str:
         lines += _diagnosis(found)
     lines += [f"- no error, though it may look like one: {inline(remark)}" for remark in report.remarks]
     lines += [f"- note: {inline(note)}" for note in notes_of(report)]
+    lines += ["", f"next: {inline(report.next.words)}"]
     return "\n".join(lines).rstrip() + "\n"
 
 

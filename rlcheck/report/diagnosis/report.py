@@ -9,6 +9,7 @@ from rlcheck.diagnose.model import Answer, Diagnosis, Quote, Raised, Unknown
 from rlcheck.diagnose.recipes import without_holes
 from rlcheck.facts.base import Struct
 from rlcheck.facts.hang import Culprit, Hang
+from rlcheck.finding import ACTIONS, Action, Next
 
 DIAGNOSIS_SCHEMA_VERSION = "1.0"
 _CONFIDENCE = {
@@ -16,6 +17,8 @@ _CONFIDENCE = {
     "medium": "The log fits it: confidence is medium.",
     "low": "The log hints at it, no more: confidence is low.",
 }
+_OF_HANGS: dict[str, Action] = {"gone": "restart", "not started": "restart-without"}
+"""What to do about a rank that holds up a job, by why it does; anything else is to be fixed first."""
 
 
 class DiagnosisReport(Struct, frozen=True, omit_defaults=False):
@@ -45,6 +48,7 @@ class DiagnosisReport(Struct, frozen=True, omit_defaults=False):
     bytes: int = 0
     dumps: int = 0
     hang: Hang | None = None
+    next: Next = Next("fix", why="nothing was judged")
 
     @property
     def silent(self) -> bool:
@@ -73,7 +77,38 @@ def make_report(
         bytes=answer.bytes,
         dumps=answer.dumps,
         hang=answer.hang,
+        next=next_of(answer, strict),
     )
+
+
+def next_of(answer: Answer, strict: bool = False) -> Next:
+    """What to do next: the gravest of what failed; never `go` where something could not be read."""
+    found = [_next_of_hang(answer.hang)] if answer.hang is not None else []
+    for one in best_of_each(answer.diagnoses):
+        if one.status == "fail" or (strict and one.status == "warn"):
+            nodes = tuple(sorted({quote.node for quote in one.evidence if quote.node}))
+            found.append(_without(one.next, nodes, f"{one.title} ({one.id})"))
+    if answer.unknown is not None:
+        found.append(Next("fix", why="an error that no playbook knows"))
+    if found:
+        return min(found, key=lambda one: ACTIONS.index(one.action))
+    if answer.notes or not (answer.lines or answer.dumps):
+        return Next("fix", why=f"not all could be read: {answer.notes[0] if answer.notes else 'there was nothing'}")
+    return Next("go", why="no error in what was read")
+
+
+def _next_of_hang(hang: Hang) -> Next:
+    named: list[tuple[Action, Culprit]] = [(_OF_HANGS.get(one.kind, "fix"), one) for one in hang.culprits]
+    actions: list[Action] = [mine for mine, _ in named] or ["fix"]
+    action = min(actions, key=ACTIONS.index)
+    nodes = tuple(sorted({one.node for mine, one in named if mine == action and one.node}))
+    return _without(action, nodes, f"the job stands still: {hang.said}")
+
+
+def _without(action: Action, nodes: tuple[str, ...], why: str) -> Next:
+    if action != "restart-without":
+        return Next(action, (), why)
+    return Next(action, nodes, why if nodes else f"{why}; which node it is on was not read")
 
 
 def best_of_each(diagnoses: tuple[Diagnosis, ...]) -> tuple[Diagnosis, ...]:

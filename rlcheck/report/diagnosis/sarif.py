@@ -27,7 +27,7 @@ def render_sarif(report: DiagnosisReport) -> str:
         rules["hang"] = {"id": "hang", "shortDescription": {"text": "The job stands still"}}
         text = ". ".join((report.hang.said, *map(culprit_words, report.hang.culprits), *report.hang.steps))
         results.insert(0, _at("hang", len(rules) - 1, text, "error", ()))
-    return document(report.version, [*rules.values()], results, report.exit_code)
+    return document(report.version, [*rules.values()], results, report.exit_code, report.next)
 
 
 def _rule(found: Diagnosis) -> dict[str, Any]:

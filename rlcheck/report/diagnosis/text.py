@@ -225,8 +225,12 @@ def _footer(page: Page, report: DiagnosisReport) -> None:
         page.gap()
     for note in notes:
         page.wrapped("note: ", note, 6)
-    if report.silent:
-        return
+    if not report.silent:
+        _counts(page, report)
+    page.wrapped("next: ", report.next.words, 6)
+
+
+def _counts(page: Page, report: DiagnosisReport) -> None:
     page.wrapped("", f"{was_read(report)}; {verdict(report)}", 0)
     if report.more:
         what = "diagnosis ranks lower or only follows" if report.more == 1 else "diagnoses rank lower or only follow"

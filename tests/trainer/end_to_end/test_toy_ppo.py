@@ -5,6 +5,7 @@ These tests passed on the recipe as shipped, seed 1, on 2026-11-23.
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -51,6 +52,20 @@ def test_engine_and_actor_agree_at_every_step(toy_ppo: Run) -> None:
         assert max(values) <= bar
         # Zero would mean that something was compared with itself.
         assert max(values) > 0
+
+
+def test_the_clock_has_each_step_and_rank_and_all_tokens(toy_ppo: Run) -> None:
+    lines = [json.loads(line) for line in (toy_ppo.directory / "clock.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(TOY_STEPS + 1))
+    for line, record in zip(lines[1:], toy_ppo.steps[1:], strict=True):
+        spans = line["train"]["update_actor"]
+        assert spans["ranks"] == [0, 1]
+        for wall, together in zip(spans["wall_s"], spans["together_s"], strict=True):
+            assert 0 < together < wall <= record["timing_s/update_actor"]
+        tokens = sum(one["prompt_tokens"] + one["tokens"] for one in line["rounds"])
+        # Validation is in it, too.
+        assert tokens >= record["perf/total_num_tokens"]
+        assert all(one["preemptions"] == 0 for one in line["rounds"])
 
 
 def test_every_step_is_there_and_audited(toy_ppo: Run) -> None:

@@ -16,6 +16,7 @@ from rltrain.cluster.ray_api import ray
 from rltrain.cluster.runtime import Runtime
 from rltrain.cluster.waits import Waiting
 from rltrain.core.errors import RunFailure, UserError
+from rltrain.core.spent import Answered
 
 POLL_S = 0.25
 SETTLE_S = 1.0
@@ -121,6 +122,9 @@ def result_of(call: Call, rank: int, ref: Any, doing: str, troubles: list[Troubl
         kind = UserError if value.is_user_error else RunFailure
         words = value.line if value.is_user_error else f"{doing}: {group.title(rank)}: {value.line}; log: {log}"
         troubles.append(Trouble(1 if value.is_user_error else 2, kind(words)))
+    if isinstance(value, Answered):
+        group.account(call.method, rank, value)
+        return value.value
     return value
 
 

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from rltrain.cluster import guard, shield
 from rltrain.core import work
 from rltrain.core.errors import UserError, kind_and_line
+from rltrain.core.spent import SPENT, Answered
 
 SHM_PREFIX = "RLTRAIN_SHM_PREFIX"
 """Variable in each worker: a name of shared memory has to begin with its value, so that it is removed with the run."""
@@ -86,8 +87,13 @@ class Host:
         return self._guarded(self._build)
 
     def call(self, method: str, *args: Any) -> Any:
-        """What METHOD returns, or a `Failure`."""
-        return self._guarded(lambda: getattr(self._worker, method)(*args))
+        """What METHOD returns with the time that it took, or a `Failure`."""
+        return self._guarded(lambda: self._timed(method, args))
+
+    def _timed(self, method: str, args: tuple[Any, ...]) -> Answered:
+        value, span = SPENT.timed(lambda: getattr(self._worker, method)(*args))
+        take_notes = getattr(self._worker, "take_notes", None)
+        return Answered(value, span, tuple(take_notes()) if take_notes is not None else ())
 
     def _build(self) -> None:
         cls, args = pickle.loads(self._payload)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from rltrain.cluster.placement import Node, Slot
+from rltrain.core.spent import Answered, Span
+
+_MOST_NOTES = 1024
+"""More are forgotten, the oldest first, where nobody takes them."""
 
 
 class AsksNodes(Protocol):
@@ -29,6 +34,24 @@ class Ranks:
         """Of each rank, as CUDA_VISIBLE_DEVICES names them."""
         self.actors: list[Any] = [None] * len(slots)
         self._nodes = nodes
+        self._spans: dict[str, dict[int, Span]] = {}
+        self._notes: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_MOST_NOTES)
+
+    def account(self, method: str, rank: int, answered: Answered) -> None:
+        """RANK has answered METHOD."""
+        self._spans.setdefault(method, {}).setdefault(rank, Span()).add(answered.span)
+        self._notes.extend((rank, note) for note in answered.notes)
+
+    def take_spans(self) -> dict[str, dict[int, Span]]:
+        """Where the time of calls went since last asked, by method and rank."""
+        taken, self._spans = self._spans, {}
+        return taken
+
+    def take_notes(self) -> list[tuple[int, dict[str, Any]]]:
+        """What workers have noted since last asked, with their ranks."""
+        taken = list(self._notes)
+        self._notes.clear()
+        return taken
 
     def ask_node(self, rank: int, method: str, *args: Any) -> Any:
         """Ask the `NodeEyes` of RANK's node; None when that node does not answer."""

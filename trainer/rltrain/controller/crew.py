@@ -40,6 +40,10 @@ class Crew:
     facts: dict[str, Any]
     """What ranks and engines say of themselves: `training`, `engines`."""
 
+    def groups(self) -> dict[str, WorkerGroup]:
+        """All processes, by what they do."""
+        return {"train": self.train_group.workers, "engine": self.engine_group.workers}
+
     def work_files(self) -> WorkFiles:
         """How far the processes are with each long stage."""
         engines = [place_of(log) for log in self.engine_group.workers.logs]

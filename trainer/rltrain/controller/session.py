@@ -19,6 +19,7 @@ from rltrain.controller.callbacks import Callback, Callbacks, StepRecord
 from rltrain.controller.callbacks.audit import Audit
 from rltrain.controller.callbacks.capsule import Capsules
 from rltrain.controller.callbacks.checkpoint import SaveCheckpoints
+from rltrain.controller.callbacks.clock_file import ClockFile
 from rltrain.controller.callbacks.memory import Memory
 from rltrain.controller.callbacks.metrics_file import MetricsFile
 from rltrain.controller.callbacks.samples import Samples
@@ -156,7 +157,7 @@ class Session:
         members.append(memory)
         if config.trainer.audit:
             members.append(Audit(crew.train_group, roles.actor, reward_manager, self.clock, config))
-        members += [StepTime(self.clock), MetricsFile(), Samples(), *trackers(config)]
+        members += [StepTime(self.clock), MetricsFile(), ClockFile(crew.groups()), Samples(), *trackers(config)]
         members.append(saver)
         if "console" in config.trainer.logger:
             members.append(self.context.shown(console, crew.work_files(), RUN_VIEW))

@@ -24,6 +24,7 @@ from rltrain.config.sft import as_run
 from rltrain.controller.apart import Learning, start_ranks
 from rltrain.controller.callbacks import Callback, Callbacks, RunInfo, StepRecord
 from rltrain.controller.callbacks.checkpoint import SaveCheckpoints
+from rltrain.controller.callbacks.clock_file import ClockFile
 from rltrain.controller.callbacks.memory import Memory
 from rltrain.controller.callbacks.metrics_file import MetricsFile
 from rltrain.controller.callbacks.step_time import StepTime
@@ -181,7 +182,8 @@ class SftSession:
             members.append(HeldOut(learning.train_group, self.prepared.val, context.clock))
         memory = Memory(context.runtime, learning.train_group, None)
         context.clock.listen(memory.stage)
-        members += [memory, StepTime(context.clock), MetricsFile(), *trackers(run), saver]
+        clock = ClockFile({"train": learning.train_group.workers})
+        members += [memory, StepTime(context.clock), MetricsFile(), clock, *trackers(run), saver]
         if "console" in run.trainer.logger:
             members.append(context.shown(console, learning.work_files(), SFT_VIEW))
         return members

@@ -36,6 +36,8 @@ class RunDir:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         """One JSON object a step."""
+        self.clock = path / "clock.jsonl"
+        """Where the time of each step went; one JSON object a step."""
         self.record = path / RECORD
         """What ran: config, versions, host, waived checks."""
         self.facts = path / "facts.json"

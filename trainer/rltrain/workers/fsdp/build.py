@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Pretrained
 from rltrain.config.schema import FsdpConfig, ModelConfig
 from rltrain.core.errors import UserError, first_line
 from rltrain.workers.fsdp import attention, packing
+from rltrain.workers.fsdp.comm_timing import time_weights
 from rltrain.workers.fsdp.mesh import Mesh
 from rltrain.workers.fsdp.precision import training_dtype
 from rltrain.workers.fsdp.spread import read_once, spread_buffers, spread_parameters
@@ -214,7 +215,9 @@ def shard(model: nn.Module, fsdp: FsdpConfig, ranks: Mesh, weights: Weights = FI
         fully_shard(model.head, mesh=mesh, mp_policy=exact, offload_policy=offload, reshard_after_forward=reshard)
     weights.place_parameters(model, device)
     # The rest (embeddings, final norm, LM head) is used at both ends of a pass: kept whole between them.
-    return fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=False)
+    whole = fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=False)
+    time_weights(model)
+    return whole
 
 
 def decoder_layers(backbone: nn.Module) -> list[nn.Module]:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from rltrain.core.spent import SPENT
 from rltrain.core.tensors import floats
 
 
@@ -85,7 +86,8 @@ class TimedReduceScatter:
             after.record()
             self._events[-1] = (self._events[-1][0], after)
         elif not output_tensor.is_cuda:
-            self._seconds += time.perf_counter() - self._end_s
+            self._seconds += (took := time.perf_counter() - self._end_s)
+            SPENT.add(took)
         got = _sum(output_tensor) / self._divisor
         self._received = got if self._received is None else self._received + got
 
@@ -98,9 +100,11 @@ class TimedReduceScatter:
             work = dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
             after.record()
             self._events.append((before, after))
+            SPENT.later(lambda: _elapsed_s(before, after))
             return work
         start = time.perf_counter()
-        work = dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        with SPENT.together():
+            work = dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
         self._end_s = time.perf_counter()
         self._seconds += self._end_s - start
         return work
@@ -130,6 +134,33 @@ class TimedReduceScatter:
         return taken
 
 
+class TimedAllGather:
+    """FSDP2's default all-gather of weights, whose time counts as time with other ranks (its `AllGather` interface)."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for a collective's input or output."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        """Gather the INPUT_TENSOR of all ranks of GROUP in OUTPUT_TENSOR."""
+        if not output_tensor.is_cuda:
+            with SPENT.together():
+                return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        before.record()
+        work = dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+        after.record()
+        SPENT.later(lambda: _elapsed_s(before, after))
+        return work
+
+
+def _elapsed_s(before: torch.cuda.Event, after: torch.cuda.Event) -> float:
+    after.synchronize()
+    return before.elapsed_time(after) / 1e3
+
+
 def _sum(tensor: Tensor) -> Tensor:
     """Of the elements. Added in float32, which is a twentieth of the time of float64 on a CPU; sums of sums are not."""
     return tensor.sum(dtype=torch.float32).double()
@@ -137,6 +168,13 @@ def _sum(tensor: Tensor) -> Tensor:
 
 def _norm(tensor: Tensor) -> Tensor:
     return torch.linalg.vector_norm(tensor, dtype=torch.float32).double()
+
+
+def time_weights(model: nn.Module) -> None:
+    """Count the gathering of the weights of all of MODEL's parts as time with other ranks."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_custom_all_gather(TimedAllGather())  # pyright: ignore[reportArgumentType]
 
 
 def time_gradients(model: nn.Module, num_replicas: int = 1) -> TimedReduceScatter:

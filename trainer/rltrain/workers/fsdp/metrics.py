@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rltrain.core.spent import SPENT
 from rltrain.core.tensors import floats
 
 
@@ -37,7 +38,8 @@ class Sums:
             return {}
         names = sorted(self._sums)
         stacked = torch.stack([self._sums[name].to(self._device) for name in names])
-        dist.all_reduce(stacked)
+        with SPENT.together():
+            dist.all_reduce(stacked)
         return dict(zip(names, floats(stacked), strict=True))
 
 
@@ -45,19 +47,22 @@ def by_rank(value: float, device: str) -> list[float]:
     """Each rank's VALUE, in order of rank (collective)."""
     values = torch.zeros(dist.get_world_size(), dtype=torch.float64, device=device)
     values[dist.get_rank()] = value
-    dist.all_reduce(values)
+    with SPENT.together():
+        dist.all_reduce(values)
     return floats(values)
 
 
 def largest(value: float, device: str) -> float:
     """The largest VALUE of any rank (collective)."""
     tensor = torch.tensor(value, dtype=torch.float64, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    with SPENT.together():
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return float(tensor)
 
 
 def total(value: float, device: str) -> float:
     """The sum of VALUE over ranks (collective)."""
     tensor = torch.tensor(value, dtype=torch.float64, device=device)
-    dist.all_reduce(tensor)
+    with SPENT.together():
+        dist.all_reduce(tensor)
     return float(tensor)

@@ -106,6 +106,10 @@ class HfEngine:
             self._running = None
         return list(ended)
 
+    def counters(self) -> dict[str, float]:
+        """See `Counts`."""
+        return {"running": self._running.num_left if self._running is not None else 0, "waiting": len(self._waiting)}
+
     def abort(self, numbers: Collection[int]) -> None:
         """See `Generates.abort`."""
         for number in numbers:
@@ -234,6 +238,11 @@ class _Batch:
         self._attention_mask = torch.tensor(mask, device=device)
         self._position_ids = (self._attention_mask.cumsum(-1) - 1).clamp(min=0)
         self._cache: Any = None
+
+    @property
+    def num_left(self) -> int:
+        """Requests that have not ended."""
+        return len(self._left)
 
     @property
     def is_over(self) -> bool:

@@ -82,6 +82,15 @@ Answer = Completion | str
 """What the engine sampled, or why it gave the request up."""
 
 
+@runtime_checkable
+class Counts(Protocol):
+    """An engine that says how busy it is."""
+
+    def counters(self) -> dict[str, float]:
+        """As `rltrain.workers.rollout.flow.COUNTERS` names them; those that it does not know are left out."""
+        ...
+
+
 class Generates(Protocol):
     """Samples completions, many at a time. `stream.Stream` drives it, from one thread."""
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from rltrain.core.errors import RunFailure
-from rltrain.workers.rollout.protocol import Answer, Completion, Generates, Numbered, Request, Sampling
+from rltrain.workers.rollout.flow import Flow
+from rltrain.workers.rollout.protocol import Answer, Completion, Counts, Generates, Numbered, Request, Sampling
 
 _LOG = logging.getLogger(__name__)
 OnProgress = Callable[[int, int], None]
@@ -34,6 +36,13 @@ class Stream:
         self._tries: dict[int, int] = {}
         self._done = self._total = 0
         self._paused = False
+        self._flow: Flow | None = None
+        self._rounds: list[dict[str, Any]] = []
+
+    def take_rounds(self) -> list[dict[str, Any]]:
+        """What `Flow.note` says of each round that has ended since last asked."""
+        taken, self._rounds = self._rounds, []
+        return taken
 
     @property
     def under_way(self) -> int:
@@ -48,6 +57,7 @@ class Stream:
         """
         if not self._asked:
             self._done = self._total = 0
+            self._flow = Flow()
             _hold_garbage()
         taken: list[int] = []
         try:
@@ -59,6 +69,8 @@ class Stream:
             self.abort(taken)
             raise
         self._total += len(requests)
+        if self._flow is not None:
+            self._flow.asked(len(requests), sum(len(request.prompt_ids) for _, request in requests))
         self.on_progress(self._done, self._total)
 
     def collect(self, wait_s: float) -> list[tuple[int, Completion]]:
@@ -72,6 +84,8 @@ class Stream:
         try:
             while self._asked and not self._paused:
                 ended = self._engine.step()
+                if self._flow is not None and self._flow.due():
+                    self._flow.sample(len(self._asked), self._counters())
                 given_up = [words for _, words in ended if isinstance(words, str)]
                 if given_up:
                     _LOG.warning("%d requests were given up, and are asked again: %s", len(given_up), given_up[0])
@@ -83,6 +97,7 @@ class Stream:
             self.abort(list(self._asked))
             raise
         if not self._asked:
+            self._round_ends(found)
             _release_garbage()
         return found
 
@@ -105,11 +120,22 @@ class Stream:
         """Go on."""
         self._paused = False
 
+    def _counters(self) -> Mapping[str, float]:
+        return self._engine.counters() if isinstance(self._engine, Counts) else {}
+
+    def _round_ends(self, found: Sequence[object]) -> None:
+        if self._flow is not None and found:
+            self._flow.sample(0, self._counters())
+            self._rounds.append(self._flow.note())
+        self._flow = None
+
     def _ended(self, number: int, answer: Answer) -> list[tuple[int, Completion]]:
         if isinstance(answer, Completion):
             del self._asked[number]
             self._tries.pop(number, None)
             self._done += 1
+            if self._flow is not None:
+                self._flow.ended(len(answer.token_ids))
             self.on_progress(self._done, self._total)
             return [(number, answer)]
         self._tries[number] = tries = self._tries.get(number, 0) + 1

@@ -83,6 +83,10 @@ class EngineWorker:
         spans = ((0, self._version),)
         return [(number, replace(one, versions=spans)) for number, one in self._stream.collect(wait_s)]
 
+    def take_notes(self) -> list[dict[str, Any]]:
+        """How requests flowed, of each round that has ended since last asked; goes along with any answer."""
+        return self._stream.take_rounds()
+
     def abort(self, numbers: Collection[int]) -> None:
         """Forget requests; nothing comes of them."""
         self._stream.abort(numbers)

@@ -19,6 +19,7 @@ from rltrain.workers.rollout.hf import check_length
 from rltrain.workers.rollout.protocol import Answer, Request, Sampling, WakeTag
 from rltrain.workers.rollout.vllm import options, versions
 from rltrain.workers.rollout.vllm.answers import answer_of, params_maker
+from rltrain.workers.rollout.vllm.watched import Watched
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.checksum import Piece, combine
 from rltrain.workers.sync.transport import Descriptor
@@ -53,6 +54,7 @@ class VllmEngine:
         """Numbers of what is under way, by vLLM's names for it."""
         self._makers: dict[Sampling, Callable[[Request], Any]] = {}
         self._sampled: dict[Sampling, dict[str, Any]] = {}
+        self._watched = Watched()
 
     def start(self) -> dict[str, Any]:
         """See `RolloutEngine.start`."""
@@ -117,6 +119,10 @@ class VllmEngine:
             found += [(number, f"vllm dropped request {name}") for name, number in self._asked.items()]
             self._asked = {}
         return found
+
+    def counters(self) -> dict[str, float]:
+        """See `Counts`: of vLLM's scheduler, which is in this process."""
+        return self._watched.counters(self._llm)
 
     def abort(self, numbers: Collection[int]) -> None:
         """See `Generates.abort`."""

@@ -1,0 +1,1 @@
+"""Why a step is slow: files of any trainer, read against a floor."""

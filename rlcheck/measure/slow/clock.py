@@ -1,0 +1,217 @@
+"""rltrain's `clock.jsonl`: own work and waits of each rank, and how requests flowed through its engines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from rlcheck.facts.base import Struct
+from rlcheck.facts.slow import EngineUse, RankTimes, Tail
+from rlcheck.measure.run.jsonl import each_line
+from rlcheck.measure.run.look import median
+from rlcheck.measure.slow.limits import limit
+from rlcheck.measure.slow.tail import usual
+
+NAME = "clock.jsonl"
+_WARM_UP = 2
+_FEWEST = 3
+_MOST_STEPS = 100_000
+_LEAST_SHARE = 0.1
+"""A phase of a smaller part of the ranks' time says nothing of how fast they are."""
+_ALL = "all phases"
+
+
+class Spans(Struct, frozen=True):
+    """Of one method and step, seconds by rank, as rltrain writes them."""
+
+    ranks: tuple[int, ...] = ()
+    wall_s: tuple[float, ...] = ()
+    together_s: tuple[float, ...] = ()
+    cpu_s: tuple[float, ...] = ()
+    queued_s: tuple[float, ...] = ()
+
+
+class Round(Struct, frozen=True):
+    """One round of one engine. `slots`: for each twentieth of its time requests that had not ended, that ran and that
+    waited, the fullest of the cache, and passes. `first_s`: until its first pass was done; `paces`: after that, by
+    powers of two of running requests, their mean, passes, and seconds."""
+
+    engine: int = 0
+    wall_s: float = 0.0
+    requests: int = 0
+    prompt_tokens: int = 0
+    tokens: int = 0
+    passes: int = 0
+    lengths: tuple[float, ...] = ()
+    slots: tuple[tuple[float, ...], ...] = ()
+    first_s: float = 0.0
+    paces: tuple[tuple[float, float, float], ...] = ()
+    preemptions: int = -1
+    cached_tokens: int = -1
+
+
+class Step(Struct, frozen=True):
+    """A line."""
+
+    step: int
+    train: dict[str, Spans] = {}
+    rounds: tuple[Round, ...] = ()
+
+
+@dataclass
+class Clock:
+    """What the file says. `notes`: what could not be read."""
+
+    ranks: list[RankTimes] = field(default_factory=list[RankTimes])
+    tail: Tail | None = None
+    engines: list[EngineUse] = field(default_factory=list[EngineUse])
+    floor_s: float = 0.0
+    floor_why: str = ""
+    notes: list[str] = field(default_factory=list[str])
+
+
+def read_clock(path: Path, *, warm: bool = False) -> Clock:
+    """The clock of a run at PATH; a line that is cut or no such line is left out.
+
+    Args:
+        path: the file.
+        warm: its first steps are like all others: they count, too.
+
+    Raises:
+        OSError, CurveError: it cannot be read.
+    """
+    decoder, steps, bad = msgspec.json.Decoder(Step), dict[int, Step](), 0
+    for line in each_line(path):
+        try:
+            step = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            bad += bool(line.strip())
+            continue
+        steps[step.step] = step
+        if len(steps) >= _MOST_STEPS:
+            break
+    found = Clock(notes=[f"{path.name}: {bad} lines are cut, or none of rltrain's clock"] if bad else [])
+    trained = [steps[number] for number in sorted(steps) if number > 0]
+    kept = trained if warm or len(trained) < _WARM_UP + _FEWEST else trained[_WARM_UP:]
+    found.ranks = _ranks(kept)
+    rounds = [round_ for step in kept for round_ in step.rounds if round_.requests > 0 and round_.slots]
+    found.tail = usual([tail for round_ in rounds if (tail := _tail(round_)) is not None])
+    found.engines = _engines(rounds)
+    found.floor_s, found.floor_why = _floor(kept)
+    return found
+
+
+def _own(spans: Spans) -> tuple[float, ...]:
+    """Seconds of own work by rank: no collective, and a processor (or device) to do it."""
+    columns = (spans.wall_s, spans.together_s, spans.queued_s)
+    if len({len(column) for column in (spans.ranks, *columns)}) != 1 or spans.ranks != tuple(range(len(spans.ranks))):
+        return ()
+    return tuple(max(wall - together - queued, 0.0) for wall, together, queued in zip(*columns, strict=True))
+
+
+def _ranks(steps: Sequence[Step]) -> list[RankTimes]:
+    """Medians over STEPS of own work and waits, by method; and over the sums of all methods, which is steadier."""
+    own: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
+    waited: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
+    for step in steps:
+        sums: list[tuple[float, ...]] = []
+        for method, spans in step.train.items():
+            times = _own(spans)
+            if len(times) > 1:
+                own[method].append(times)
+                waited[method].append(spans.together_s)
+                sums.append(times)
+        if sums and len({len(one) for one in sums}) == 1:
+            own[_ALL].append(tuple(map(sum, zip(*sums, strict=True))))
+    found = [_medians(name, times, waited[name]) for name, times in own.items() if len(times) >= _FEWEST]
+    whole = max((sum(one.own) for one in found), default=0.0)
+    return sorted((one for one in found if sum(one.own) >= _LEAST_SHARE * whole), key=lambda one: -sum(one.own))
+
+
+def _medians(name: str, own: Sequence[tuple[float, ...]], waited: Sequence[tuple[float, ...]]) -> RankTimes:
+    def by_rank(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(median(column) or 0.0 for column in zip(*rows, strict=False))
+
+    pace = by_rank([_pace(row) for row in own])
+    return RankTimes(phase=name, own=by_rank(own), waited=by_rank(waited), pace=pace, steps=len(own), source=NAME)
+
+
+def _pace(row: tuple[float, ...]) -> tuple[float, ...]:
+    others = [median((*row[:rank], *row[rank + 1 :])) or 0.0 for rank in range(len(row))]
+    return tuple(own / other if other > 0 else 1.0 for own, other in zip(row, others, strict=True))
+
+
+def _tail(one: Round) -> Tail | None:
+    """How a round ended, by what its engine counted."""
+    left = [slot[0] for slot in one.slots if slot]
+    if len(left) < 2 or one.requests < 2:
+        return None
+    part = limit("tail_part")
+    return Tail(
+        requests=one.requests,
+        running=int(left[min(len(left) - 1, round((1 - part) * len(left)))]),
+        part=part,
+        occupied=_occupied(one),
+        longest=max(one.lengths, default=0.0),
+        mean=one.tokens / one.requests,
+        source=NAME,
+    )
+
+
+def _occupied(one: Round) -> float:
+    """Mean share of places in use, by time."""
+    seconds = sum(pace[2] for pace in one.paces)
+    most = max((slot[1] for slot in one.slots if len(slot) > 1), default=0.0)
+    if seconds <= 0 or most <= 0:
+        return 1.0
+    return min(1.0, sum(pace[0] * pace[2] for pace in one.paces) / seconds / most)
+
+
+def _engines(rounds: Sequence[Round]) -> list[EngineUse]:
+    by_engine: defaultdict[int, list[Round]] = defaultdict(list)
+    for one in rounds:
+        by_engine[one.engine].append(one)
+    return [_engine(number, by_engine[number]) for number in sorted(by_engine)]
+
+
+def _engine(number: int, rounds: Sequence[Round]) -> EngineUse:
+    slots = [slot for one in rounds for slot in one.slots if len(slot) >= 4]
+    counted = [one.preemptions for one in rounds if one.preemptions >= 0]
+    cached = [one.cached_tokens for one in rounds if one.cached_tokens >= 0]
+    prompts = sum(one.prompt_tokens for one in rounds)
+    return EngineUse(
+        source=f"engine {number}",
+        scrapes=len(rounds),
+        running=sum(slot[1] for slot in slots) / len(slots) if slots else -1,
+        waiting=sum(slot[2] for slot in slots) / len(slots) if slots else -1,
+        kv_usage=max((slot[3] for slot in slots), default=-1),
+        preemptions=sum(counted) if counted else -1,
+        requests=sum(one.requests for one in rounds),
+        tokens=sum(one.tokens for one in rounds),
+        cache_hits=sum(cached) / prompts if cached and prompts else -1,
+    )
+
+
+def _floor(steps: Sequence[Step]) -> tuple[float, str]:
+    """Generation without a tail, preemption or wait: the prompts, then all tokens at the pace of the fullest passes."""
+    found: list[float] = []
+    fastest: list[float] = []
+    for step in steps:
+        seconds = [0.0]
+        for one in step.rounds:
+            # A running request gets a token a pass. What took a twentieth of the time is no accident.
+            whole = sum(pace[2] for pace in one.paces)
+            paces = [ran * passes / took for ran, passes, took in one.paces if took > 0.05 * whole]
+            if paces:
+                fastest.append(max(paces))
+                seconds.append(one.first_s + one.tokens / max(paces))
+        if max(seconds) > 0:
+            found.append(max(seconds))
+    if not found:
+        return 0.0, ""
+    pace = median(fastest) or 0.0
+    return median(found) or 0.0, f"all tokens at the pace of its own fullest passes, {pace:.3g} tokens/s an engine"
