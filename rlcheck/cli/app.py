@@ -8,28 +8,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from rlcheck import __version__
 from rlcheck.cli.declare import command
-from rlcheck.cli.requests import configs, machines, records
 from rlcheck.errors import DOCTOR_FAILED, INTERRUPTED, USAGE_ERROR, UserError
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _ERROR_LIMIT = 1000
-
-app = typer.Typer(
-    name="rlcheck",
-    help="A doctor for LLM reinforcement-learning training: finds what will stop a run, and names the fix.",
-    epilog="Exit codes: 0 healthy, 1 a check failed, 2 wrong options or unreadable input, 3 rlcheck itself failed.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich's help pages take four times as long as everything else in `--help`
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -37,7 +27,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
@@ -46,33 +35,54 @@ def _root(
     """A doctor for LLM reinforcement-learning training: finds what will stop a run, and names the fix."""
 
 
-COMMANDS: dict[str, type[Any]] = {
-    "env": machines.EnvRequest,
-    "ray": machines.RayRequest,
-    "nccl": machines.NcclRequest,
-    "config": configs.ConfigRequest,
-    "memory-profile": configs.ProfileRequest,
-    "data": configs.DataRequest,
-    "rollout": configs.RolloutRequest,
-    "reward": records.RewardRequest,
-    "drift": configs.DriftRequest,
-    "canary": records.CanaryRequest,
-    "run": records.RunRequest,
-    "step": records.StepRequest,
-    "preflight": configs.PreflightRequest,
-    "hang": records.HangRequest,
-    "resume": records.ResumeRequest,
-    "slow": records.SlowRequest,
-    "diagnose": records.DiagnoseRequest,
-    "collect": machines.CollectRequest,
-    "merge": machines.MergeRequest,
-    "explain": records.ExplainRequest,
-    "list": records.ListRequest,
+COMMANDS: dict[str, str] = {
+    "env": "machines.EnvRequest",
+    "ray": "machines.RayRequest",
+    "nccl": "machines.NcclRequest",
+    "config": "configs.ConfigRequest",
+    "memory-profile": "configs.ProfileRequest",
+    "data": "configs.DataRequest",
+    "rollout": "configs.RolloutRequest",
+    "reward": "records.RewardRequest",
+    "drift": "configs.DriftRequest",
+    "canary": "records.CanaryRequest",
+    "run": "records.RunRequest",
+    "step": "records.StepRequest",
+    "preflight": "configs.PreflightRequest",
+    "hang": "records.HangRequest",
+    "resume": "records.ResumeRequest",
+    "slow": "records.SlowRequest",
+    "diagnose": "records.DiagnoseRequest",
+    "collect": "machines.CollectRequest",
+    "merge": "machines.MergeRequest",
+    "explain": "records.ExplainRequest",
+    "list": "records.ListRequest",
 }
-"""Each command and what it can be asked; `rlcheck.cli.NAME`, which has its `run`, is imported when it runs."""
+"""Each command and the request in `rlcheck.cli.requests` that says what it can be asked; `rlcheck.cli.NAME`, which has
+its `run`, is imported when it runs."""
 
-for name, request in COMMANDS.items():
-    app.command(name)(command(request, f"rlcheck.cli.{name.replace('-', '_')}"))
+
+def request_of(name: str) -> type[Any]:
+    """Return the request of the command NAME."""
+    module, _, request = COMMANDS[name].partition(".")
+    return getattr(import_module(f"rlcheck.cli.requests.{module}"), request)
+
+
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return the command line with the commands NAMES: of one command, typer reads the options of that one alone."""
+    app = typer.Typer(
+        name="rlcheck",
+        help="A doctor for LLM reinforcement-learning training: finds what will stop a run, and names the fix.",
+        epilog="Exit codes: 0 healthy, 1 a check failed, 2 wrong options or unreadable input, 3 rlcheck itself failed.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich's help pages take four times as long as everything else in `--help`
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in names:
+        app.command(name)(command(request_of(name), f"rlcheck.cli.{name.replace('-', '_')}"))
+    return app
 
 
 def main() -> None:
@@ -104,8 +114,9 @@ def main() -> None:
 
 def _run() -> None:
     """The command, its output written to the end: what only fails at exit would be reported by Python itself."""
+    asked = sys.argv[1:2]
     try:
-        app()
+        make_app(asked if asked and asked[0] in COMMANDS else COMMANDS)()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer has taken the interrupt already
             raise KeyboardInterrupt from None

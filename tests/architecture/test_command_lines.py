@@ -9,14 +9,14 @@ import pytest
 import typer
 from typer.main import get_command
 
-from rlcheck.cli.app import app as doctor_app
+from rlcheck.cli.app import make_app
 from rlcheck.playbook import Library, Playbook
 from rltrain.cli.app import app as trainer_app
 from tests.every import every
 
 LIBRARY = Library()
 COMMANDS = {
-    "rlcheck": get_command(doctor_app).commands,  # type: ignore[attr-defined]
+    "rlcheck": get_command(make_app()).commands,  # type: ignore[attr-defined]
     "rltrain": get_command(trainer_app).commands,  # type: ignore[attr-defined]
 }
 # Said of the programs themselves: "rltrain reads", "rlcheck takes".

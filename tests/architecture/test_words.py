@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from rlcheck.checks import builtin_checks
-from rlcheck.cli.app import app as doctor_app
+from rlcheck.cli.app import make_app
 from rlcheck.playbook import Library, Playbook
 from rltrain.cli.app import app as trainer_app
 from tests.every import every
@@ -106,7 +106,7 @@ def test_docstrings_and_messages(source: Path) -> None:
     assert not [word for text in texts for word in _wrong(text, place, denied)]
 
 
-@pytest.mark.parametrize("app", [doctor_app, trainer_app], ids=["rlcheck", "rltrain"])
+@pytest.mark.parametrize("app", [make_app(), trainer_app], ids=["rlcheck", "rltrain"])
 def test_help(app: object) -> None:
     """Help texts use the words, and begin with a verb or a noun."""
     commands: dict[str, click.Command] = get_command(app).commands  # type: ignore

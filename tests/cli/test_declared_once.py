@@ -13,13 +13,13 @@ import typer
 from typer.testing import CliRunner
 
 from rlcheck.cli import declare
-from rlcheck.cli.app import COMMANDS
+from rlcheck.cli.app import COMMANDS, request_of
 from rltrain.cli.app import COMMANDS as TRAINER_COMMANDS
 from tests.conftest import ROOT
 
 PROGRAMS = {"rlcheck": ROOT / "rlcheck" / "cli", "rltrain": ROOT / "trainer" / "rltrain" / "cli"}
 REQUESTS: dict[str, dict[str, type[Any]]] = {
-    "rlcheck": COMMANDS,
+    "rlcheck": {name: request_of(name) for name in COMMANDS},
     "rltrain": {name: request for name, (request, _) in TRAINER_COMMANDS.items()},
 }
 REQUEST_FILES = {"requests", "report", "configs", "machines", "records"}

@@ -148,8 +148,8 @@ def test_what_cannot_be_done_is_one_line(healthy: Path, words: tuple[str, ...], 
 def test_the_process_stays_light(healthy: Path) -> None:
     code = (
         "import sys\n"
-        "from rlcheck.cli.app import app\n"
-        f"app(['run', {str(healthy)!r}, '-f', 'json', '-o', '/dev/null'], standalone_mode=False)\n"
+        "from rlcheck.cli.app import make_app\n"
+        f"make_app()(['run', {str(healthy)!r}, '-f', 'json', '-o', '/dev/null'], standalone_mode=False)\n"
         f"print(sorted({STACK!r} & set(sys.modules)))\n"
     )
     done = subprocess.run(

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from rlcheck.cli.app import app as doctor_app
+from rlcheck.cli.app import make_app
 from rltrain.cli.app import app
 from rltrain.config import Machine, load, names, resolve
 from rltrain.config.load import load_sft
@@ -75,7 +75,7 @@ def test_there_are_calls_to_look_at() -> None:
 )
 def test_commands_of_the_doctor_are_understood(place: str, words: list[str]) -> None:
     """Its options are parsed by the command itself."""
-    command = get_command(doctor_app).commands[words[1]]  # type: ignore[attr-defined]
+    command = get_command(make_app()).commands[words[1]]  # type: ignore[attr-defined]
     command.make_context(words[1], list(words[2:]))
 
 
