@@ -8,13 +8,16 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.slow import SlowFacts, StageCost, TraceUse
 from rlcheck.measure.slow.answer import (
     PASSES,
+    WHOLE,
     has_tail,
     is_slow,
     preempted_share,
+    preempted_words,
     rank_words,
-    slow_rank,
+    slow_ranks,
     stage_words,
     tail_words,
+    untimed,
 )
 from rlcheck.measure.slow.limits import limit
 
@@ -96,13 +99,14 @@ def tail(facts: Facts) -> Verdict:
         return skip("generation is not timed")
     if found is None:
         return unknown("nothing says how long a step's answers are (response_length/mean and max, samples)")
-    usual = f"{found.occupied:.0%} of the places are in use on average"
+    usual = f"on average {found.occupied:.0%} of the requests that the engines have places for run"
     if not has_tail(found):
         return passed(usual)
     if stage is not None and stage.share < limit("tail_share"):
         return passed(f"{usual}; generation is {stage.share:.0%} of a step")
     saves = f"; up to {(1 - found.occupied) * stage.seconds:.3g} s of a step" if stage is not None else ""
-    return warn(f"at least {limit('occupied'):.0%} of the places in use on average", f"{tail_words(found)}{saves}",
+    expected = f"at least {limit('occupied'):.0%} of the engines' places in use on average"
+    return warn(expected, f"{tail_words(found)}{saves}",
                 details=(usual,), evidence=_proof("tail", usual, found.source))  # fmt: skip
 
 
@@ -112,7 +116,8 @@ def engines(facts: Facts) -> Verdict:
     """Reads the counters of vLLM or SGLang: preemptions (retractions), the wait before a request runs.
 
     What it does:
-        Warns when more than one request in fifty was preempted, or a request waits for a third of its time.
+        Warns when more than one request in fifty was preempted, or a request waits for a third of its time although the
+        KV cache has room (max_num_seqs is too small then). That requests wait for a full cache costs nothing.
 
     Why it matters:
         The cache of a preempted request is computed again; with several of each request that doubles generation.
@@ -121,19 +126,24 @@ def engines(facts: Facts) -> Verdict:
     if not looked.engines:
         return skip("no counters of an engine were given: curl http://ENGINE/metrics >> metrics.txt")
     worst = max(looked.engines, key=preempted_share)
-    if (share := preempted_share(worst)) > limit("preempted"):
-        found = f"{worst.preemptions:.0f} preemptions of {worst.requests:.0f} requests ({share:.0%})"
+    if preempted_share(worst) > limit("preempted"):
+        found = preempted_words(worst)
         cache = f"; its KV cache was {worst.kv_usage:.0%} full" if worst.kv_usage >= 0 else ""
         return warn(f"at most {limit('preempted'):.0%} of requests preempted", f"{worst.source}: {found}{cache}",
                     evidence=_proof("engines", found, worst.source))  # fmt: skip
     for one in looked.engines:
         whole = one.queue_s + one.run_s
-        if one.queue_s > 0 and one.run_s >= 0 and one.queue_s > limit("queue_share") * whole:
-            found = f"{one.source}: a request waits {one.queue_s:.3g} s and runs {one.run_s:.3g} s"
-            return warn("requests that run when they come", found, evidence=_proof("engines", found, one.source))
-    if all(one.preemptions < 0 and one.queue_s < 0 for one in looked.engines):
-        return skip("the engines count neither preemptions nor waits")
-    return passed(f"{sum(max(one.preemptions, 0) for one in looked.engines):.0f} preemptions")
+        waits = one.queue_s > 0 and one.run_s >= 0 and one.queue_s > limit("queue_share") * whole
+        if waits and 0 <= one.kv_usage < limit("kv_room"):
+            found = (
+                f"{one.source}: a request waits {one.queue_s:.3g} s and runs {one.run_s:.3g} s, while at most "
+                f"{one.kv_usage:.0%} of the KV cache is in use"
+            )
+            return warn("requests that run while the KV cache has room", found,
+                        evidence=_proof("engines", found, one.source))  # fmt: skip
+    if all(one.preemptions < 0 for one in looked.engines):
+        return skip("the engines do not count preemptions")
+    return passed(f"{sum(max(one.preemptions, 0) for one in looked.engines):.6g} preemptions")
 
 
 @check("SLO005", "Generation and passes are nearly all of a step", needs=_NEEDS, playbook="run-slows-down",
@@ -142,7 +152,8 @@ def beside(facts: Facts) -> Verdict:
     """Looks at stages in which GPUs have nothing to do: rewards, weight sync, validation, and what is in no stage.
 
     What it does:
-        Warns when one of them takes over a seventh of a step. Time in no stage is mostly the data loader's.
+        Warns when one of them takes over a seventh of a step. Of trainers other than verl and rltrain, time in no stage
+        is not judged: they time more than is read. verl's data loader is outside of its steps: a trace shows it.
 
     Why it matters:
         All of it can be done beside the GPUs' work, or faster.
@@ -151,29 +162,34 @@ def beside(facts: Facts) -> Verdict:
     if not looked.stages or looked.step_s <= 0:
         return skip("no stage is timed")
     other = [(one.name, one.seconds, one.share) for one in looked.stages if one.name not in ("gen", "reshard", *PASSES)]
-    other.append(("what is in no stage (data, or not timed)", looked.other_s, looked.other_s / looked.step_s))
+    if untimed(looked):
+        other.append(("what is in no stage that is timed", looked.other_s, looked.other_s / looked.step_s))
     slow = sorted((one for one in other if one[2] > limit("other_share")), key=lambda one: -one[1])
     if not slow:
-        return passed(f"{sum(share for _, _, share in other):.0%} of a step is beside generation and passes")
+        words = f"{sum(share for _, _, share in other):.0%} of a step is in stages beside generation and passes"
+        if looked.framework not in WHOLE and looked.other_s > limit("other_share") * looked.step_s:
+            words += f"; {looked.other_s / looked.step_s:.0%} is in none that is known here, and is not judged"
+        return passed(words)
     lines = tuple(f"{name} takes {seconds:.3g} s, {share:.0%} of a step" for name, seconds, share in slow)
     return warn(f"at most {limit('other_share'):.0%} of a step", f"{lines[0]}, in which the GPUs wait", details=lines,
                 evidence=_proof("stages", lines[0], slow[0][0]))  # fmt: skip
 
 
 @check("SLO006", "The GPU has work all the time", needs=_NEEDS, playbook="gpu-waits-for-host",
-       caused_by=("SLO007",), problem="The GPU waits for its host")  # fmt: skip
+       caused_by=("SLO005", "SLO007"), problem="The GPU waits for its host")  # fmt: skip
 def gpu_busy(facts: Facts) -> Verdict:
     """Reads traces of torch's profiler: for how long nothing ran on the GPU, or data was waited for.
 
     What it does:
         Takes the union of all kernels and copies against the traced steps; of a trace without a GPU, the data loader.
+        Without a trace, rltrain's clock has for how much of a step any kernel ran, as the driver says.
 
     Why it matters:
         A GPU that waits for Python, for small kernels to be launched or for data costs as much as one that works.
     """
     looked = need(facts.slow)
     if not looked.traces:
-        return skip("no trace was given")
+        return _by_nvml(looked)
     data = max(looked.traces, key=lambda one: _share(one, one.data_s))
     if _share(data, data.data_s) > limit("data_share"):
         found = (
@@ -191,6 +207,16 @@ def gpu_busy(facts: Facts) -> Verdict:
     return warn(f"at most {limit('idle'):.0%} without work", found, evidence=_proof("traces", found, worst.source))
 
 
+def _by_nvml(looked: SlowFacts) -> Verdict:
+    if not looked.gpus:
+        return skip("no trace was given, and the run does not log how busy its GPUs are")
+    worst = min(looked.gpus, key=lambda one: one.share)
+    found = f"a kernel runs on GPU {worst.gpu} of {worst.node} for {worst.share:.0%} of a step"
+    if 1 - worst.share <= limit("idle"):
+        return passed(f"{found}, on others for longer" if len(looked.gpus) > 1 else found)
+    return warn(f"at most {limit('idle'):.0%} without work", found, evidence=_proof("gpus", found, "clock.jsonl"))
+
+
 def _share(trace: TraceUse, seconds: float) -> float:
     return seconds / trace.span_s if trace.span_s > 0 else 0.0
 
@@ -206,7 +232,8 @@ def ranks_alike(facts: Facts) -> Verdict:
     """Compares the ranks' own work, without what they wait for in collectives.
 
     What it does:
-        From a trace of each rank, or times by rank, warns where one rank works an eighth longer than the others.
+        From rltrain's clock, warns where one rank works 8 % longer than the others in most steps, of the run or of its
+        last 16; from a trace of each rank, or times by rank, where it is an eighth.
 
     Why it matters:
         Every collective waits for the last rank; in the others' times it looks like a slow network.
@@ -214,12 +241,12 @@ def ranks_alike(facts: Facts) -> Verdict:
     looked = need(facts.slow)
     if not looked.ranks:
         return skip("no times by rank: give a trace of each rank, or a run that logs them")
-    slow = [(one, rank) for one in looked.ranks if (rank := slow_rank(one)) is not None]
+    slow = slow_ranks(looked)
     if not slow:
         return passed(
             f"{max(len(one.own) for one in looked.ranks)} ranks near each other in {len(looked.ranks)} phases"
         )
-    ranks, rank = max(slow, key=lambda item: item[0].own[item[1]])
+    ranks, rank = slow[0]
     lines = tuple(rank_words(*one) for one in slow)
     return warn("ranks that work equally long", rank_words(ranks, rank), details=lines[:8],
                 evidence=_proof("ranks", lines[0], ranks.source), params={"rank": str(rank)})  # fmt: skip

@@ -31,7 +31,12 @@ def run(request: SlowRequest) -> int:
         lacking = "no look at a step's time in it; `rlcheck slow RUN --record` writes one"
         nodes = recorded_with(request.report.facts, ("slow",), lacking)
     else:
-        nodes = (document(slow=made_safe("slow", known(_looked(request)))),)
+        looked = made_safe("slow", known(_looked(request)))
+        if looked.value is None:
+            raise UserError(
+                f"{request.targets[0]}: {looked.why}; give a run's folder, its metrics, a trace, or a scrape"
+            )
+        nodes = (document(slow=looked),)
     report = examination.judge(nodes)
     found = next(facts.slow.value for facts in nodes if facts.slow.value is not None)
     data: dict[str, Any] = {**report.data, "slow": msgspec.to_builtins(answer(found))}

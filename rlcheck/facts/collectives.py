@@ -36,6 +36,15 @@ class Sample(Struct, frozen=True):
     num_calls: int = 1
 
 
+class Work(Struct, frozen=True):
+    """What one rank's device computes, `kind` product or attention: seconds of a call beside one other rank, then
+    beside another (the best batch of each)."""
+
+    rank: int
+    kind: str
+    seconds: tuple[float, ...] = ()
+
+
 class Wrong(Struct, frozen=True):
     """A collective with a wrong result: at `rank`, first wrong element, what was there and what should have.
 
@@ -108,6 +117,7 @@ class GroupRun(Struct, frozen=True):
     round: int = -1
     init_s: Fact[float] = Fact()
     samples: tuple[Sample, ...] = ()
+    work: tuple[Work, ...] = ()
     dtypes_checked: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     wrong: tuple[Wrong, ...] = ()

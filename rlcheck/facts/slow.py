@@ -105,15 +105,26 @@ class RankTimes(Struct, frozen=True):
     """Seconds of own work in one phase, by rank; `waited`: in collectives and for others. `steps`: over how many.
 
     `pace`: each rank's own work over the median of the others', median over steps; () where only medians are known.
-    A machine that is busy for a while slows all ranks of a step alike.
+    A machine that is busy for a while slows all ranks of a step alike. `slower`: of each rank, the share of steps in
+    which it was slower than the others.
     """
 
     phase: str
     own: tuple[float, ...]
     waited: tuple[float, ...] = ()
     pace: tuple[float, ...] = ()
+    slower: tuple[float, ...] = ()
     steps: int = 1
     source: str = ""
+
+
+class GpuBusy(Struct, frozen=True):
+    """One GPU, as NVML said of it: `share` of a step in which a kernel ran, median over steps."""
+
+    node: str
+    gpu: str
+    share: float
+    steps: int = 1
 
 
 class SlowFacts(Struct, frozen=True):
@@ -130,6 +141,7 @@ class SlowFacts(Struct, frozen=True):
     engines: tuple[EngineUse, ...] = ()
     traces: tuple[TraceUse, ...] = ()
     ranks: tuple[RankTimes, ...] = ()
+    gpus: tuple[GpuBusy, ...] = ()
     device: str = ""
     read: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

@@ -39,9 +39,11 @@ class Slowed:
     def __init__(self, pid: int, percent: float) -> None:
         self._pid, self._share, self._done = pid, percent / 100, Event()
         self._thread = Thread(target=self._run, daemon=True)
+        self.stopped_s = 0.0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Slowed:
         self._thread.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
@@ -60,7 +62,8 @@ class Slowed:
                     time.sleep(owed)
                     os.kill(self._pid, signal.SIGCONT)
                     # A busy machine wakes this thread late: what was too much now is less later.
-                    owed -= time.monotonic() - begun
+                    owed -= (stopped := time.monotonic() - begun)
+                    self.stopped_s += stopped
         except (ProcessLookupError, FileNotFoundError):
             pass
 
@@ -87,20 +90,27 @@ def wait_for(clock: Path, number: int, run: subprocess.Popen[Any]) -> None:
         time.sleep(0.05)
 
 
+def pids_of(run: Path) -> list[int]:
+    """The processes of both training ranks of RUN, by their logs."""
+    heads = [(run / f"logs/train-{rank}.log").read_text() for rank in (0, 1)]
+    return [int(match[1]) for head in heads if (match := _PID.search(head)) is not None]
+
+
 def judged(lines: list[str], folder: Path) -> tuple[int | None, RankTimes]:
-    """Which rank LINES of a clock show to be slow, and the ranks' times."""
+    """Which rank LINES of a clock show to be slow to `rlcheck slow` (SLO007), and the ranks' times over all calls."""
     file = folder / "window.jsonl"
     file.write_text("".join(lines))
-    whole = next(one for one in read_clock(file, warm=True).ranks if one.phase == "all phases")
-    return slow_rank(whole), whole
+    ranks = read_clock(file, warm=True).ranks
+    whole = next(one for one in ranks if one.phase == "all phases")
+    accused = [(one, rank) for one in ranks if (rank := slow_rank(one)) is not None]
+    return (max(accused, key=lambda item: item[0].own[item[1]])[1] if accused else None), whole
 
 
 def watch(folder: Path, run: subprocess.Popen[Any], options: argparse.Namespace) -> list[dict[str, Any]]:
     """All windows, one after the other."""
     draw, clock = random.Random(options.seed), folder / "run/clock.jsonl"
     wait_for(clock, 6, run)
-    heads = [(folder / f"run/logs/train-{rank}.log").read_text() for rank in (0, 1)]
-    pids = [int(match[1]) for head in heads if (match := _PID.search(head)) is not None]
+    pids = pids_of(folder / "run")
     windows: list[int | None] = [None] * options.num
     windows += [draw.randrange(2) for _ in range(options.num)]
     draw.shuffle(windows)
@@ -120,6 +130,7 @@ def watch(folder: Path, run: subprocess.Popen[Any], options: argparse.Namespace)
                 "named": named,
                 "own_s": [round(one, 4) for one in times.own],
                 "pace": [round(one, 3) for one in times.pace],
+                "slower": [round(one, 2) for one in times.slower],
                 "step": begin,
             }
         )

@@ -9,11 +9,12 @@ from rlcheck.check import Verdict, check, fail, passed, skip, warn
 from rlcheck.checks.collectives.common import fact, group_name, inside, measured, several, speed_text
 from rlcheck.facts.collectives import CollectiveFacts, GroupRun, devices_of
 from rlcheck.facts.document import Facts
-from rlcheck.measure.collectives.attribution import node_scores, pair_scores, suspects
+from rlcheck.measure.collectives.attribution import node_scores, pair_scores, suspects, work_scores
 from rlcheck.measure.collectives.expect import Speed, is_rdma, odd_limits, speeds, table
 from rlcheck.text import listed, size_label
 
 _NEEDS = ("collectives",)
+_WORK = {"product": "a matrix product", "attention": "an attention"}
 _TRANSPORT = ("NCL045", "NCL049", "NCL050", "NCL051")
 
 
@@ -169,7 +170,7 @@ def _odd(facts: Facts, what: str, expected: str, scores: dict[str, float]) -> Ve
 
 
 @check("NCL042", "No node is slower than the others", needs=_NEEDS, playbook="nccl-odd-node",
-       caused_by=("NCL034", "NCL035", "NCL045", "NCL046", "NCL047", "NCL049", "NCL050", "NCL051"),
+       caused_by=("NCL034", "NCL035", "NCL045", "NCL046", "NCL047", "NCL049", "NCL050", "NCL051", "NCL058"),
        problem="A node is slower than the others")  # fmt: skip
 def odd_node(facts: Facts) -> Verdict:
     """Compares nodes with their middle: inside of them, and by all the pairs that each is in.
@@ -190,6 +191,44 @@ def odd_node(facts: Facts) -> Verdict:
     inner = node_scores(run)
     scores = {node: min(inner.get(node, 1.0), by_pairs.get(node, 1.0)) for node in inner.keys() | by_pairs.keys()}
     return _odd(facts, "node", "nodes that are equally fast", scores)
+
+
+@check("NCL058", "GPUs of a kind compute equally fast", needs=_NEEDS, playbook="gpu-slower-than-others",
+       caused_by=("NCL034", "NCL035"), problem="A GPU computes more slowly than the others")  # fmt: skip
+def odd_device(facts: Facts) -> Verdict:
+    """Compares the devices by a matrix product and an attention, which each computes beside one other, then another.
+
+    What it does:
+        Takes the quicker of both turns, and compares GPUs of one kind on all nodes by their middle. It warns below 90 %
+        and fails below 75 %; without GPUs it warns below 60 %, since other programs share the cores.
+
+    Why it matters:
+        All ranks wait for the slowest GPU, and it looks like a slow network.
+    """
+    run = measured(facts)
+    scores = work_scores(run)
+    if not scores:
+        return skip("fewer than two devices of a kind computed something")
+    limits = {
+        device: table().weak.cpu if device == "cpu" else table().weak.gpu for device in {s.device for s in scores}
+    }
+    slow = [one for one in scores if one.ratio < limits[one.device]["warn"]]
+    if not slow:
+        return passed(
+            f"{len(scores)} devices; the slowest, {scores[0].label}, at {scores[0].ratio:.0%} of their middle"
+        )
+    verdict = fail if any(one.ratio < limits[one.device].get("fail", 0.0) for one in slow) else warn
+    lines = tuple(
+        f"{one.label} ({one.device}): {one.ratio:.0%} of the others' speed in {_WORK[one.kind]}" for one in slow
+    )
+    return verdict(
+        "devices that are equally fast",
+        listed([f"{one.label} at {one.ratio:.0%}" for one in slow]),
+        details=(*lines, f"limits: {table().weak.why}"),
+        evidence=fact("groups.work.seconds", lines[0]),
+        params={"node": slow[0].node, "device": slow[0].label},
+        nodes=tuple(sorted({one.node for one in slow})),
+    )
 
 
 @check("NCL043", "No connection between two nodes is slower than the others", needs=_NEEDS, playbook="nccl-odd-node",

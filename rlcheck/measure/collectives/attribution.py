@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median, median_high
+from statistics import median, median_high, median_low
 
 from rlcheck.facts.base import Struct
 from rlcheck.facts.collectives import CollectiveFacts, GroupRun, Sample
@@ -218,6 +218,45 @@ def node_scores(facts: CollectiveFacts) -> dict[str, float]:
             kind = tuple(sorted(device_of.get(rank, "") for rank in group.ranks))
             kinds.setdefault(kind, {})[group.nodes[0], group.nodes[0]] = group
     return {pair[0]: score for runs in kinds.values() for pair, score in _scores(runs).items()}
+
+
+class WeakDevice(Struct, frozen=True):
+    """A rank whose device computes more slowly than the others of its kind: `ratio` of their speed, in `kind`."""
+
+    rank: int
+    node: str
+    index: int
+    device: str
+    kind: str
+    ratio: float
+
+    @property
+    def label(self) -> str:
+        """As a reader knows it: `GPU 3 on node2`, `rank 3 on node2 (cpu)`."""
+        return f"rank {self.rank} on {self.node} (cpu)" if self.device == "cpu" else f"GPU {self.index} on {self.node}"
+
+
+def work_scores(facts: CollectiveFacts) -> tuple[WeakDevice, ...]:
+    """Each rank's speed as a part of the middle of those with the same device, in what it is slower at; slowest first.
+
+    Of both turns the quicker counts: what one neighbour alone slows is not the device.
+    """
+    ranks = {rank.rank: rank for rank in facts.ranks}
+    times: dict[tuple[str, str], dict[int, float]] = {}
+    for group in facts.groups:
+        for work in group.work:
+            if work.rank in ranks and (seconds := min((one for one in work.seconds if one > 0), default=0.0)):
+                known = times.setdefault((ranks[work.rank].device, work.kind), {})
+                known[work.rank] = min(seconds, known.get(work.rank, seconds))
+    found: dict[int, WeakDevice] = {}
+    for (device, kind), by_rank in times.items():
+        if len(by_rank) < 2:
+            continue
+        middle = median_low(by_rank.values())
+        for rank, seconds in by_rank.items():
+            one = WeakDevice(rank, ranks[rank].node, ranks[rank].local_rank, device, kind, middle / seconds)
+            found[rank] = min(found.get(rank, one), one, key=lambda known: known.ratio)
+    return tuple(sorted(found.values(), key=lambda one: one.ratio))
 
 
 def _scores(runs: Mapping[Pair, GroupRun]) -> dict[Pair, float]:

@@ -62,6 +62,15 @@ class Odd(Struct, frozen=True, forbid_unknown_fields=True):
     source: tuple[str, ...]
 
 
+class Weak(Struct, frozen=True, forbid_unknown_fields=True):
+    """Below which part of the others' speed a device is slow (`warn`) and badly so (`fail`); a CPU never fails."""
+
+    gpu: dict[str, float]
+    cpu: dict[str, float]
+    source: tuple[str, ...]
+    why: str
+
+
 class Table(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole of bandwidth.json.
 
@@ -79,6 +88,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True):
     latency_us: dict[str, float]
     init_s: dict[str, float]
     odd: Odd
+    weak: Weak
     curves: tuple[Curve, ...]
 
 

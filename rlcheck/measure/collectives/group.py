@@ -79,7 +79,7 @@ class Group:
         self.first_error = ""
         self.seconds = -1.0
         self.ras: dict[str, Any] = {}
-        self._num_checks = sum(step.kind != "time" for step in plan.steps)
+        self._num_checks = sum(not step.is_timed for step in plan.steps)
         self._ras_asked = not plan.ask_ras
         self._join(plan.ranks[0], 0)
 
@@ -141,9 +141,9 @@ class Group:
         self.since = time.monotonic()
         self.step_index = slowest + 1
         if slowest == 0:
-            self._run_steps([step for step in self.plan.steps if step.kind != "time"])
+            self._run_steps([step for step in self.plan.steps if not step.is_timed])
         elif self.step_index == self._num_checks + 1 and not self._is_wrong():
-            self._run_steps([step for step in self.plan.steps if step.kind == "time"])
+            self._run_steps([step for step in self.plan.steps if step.is_timed])
         if self.step_index == len(self.names) or (self.step_index == self._num_checks + 1 and self._is_wrong()):
             self._conclude()
 

@@ -196,7 +196,11 @@ class Measurement:
 
     def _plan(self, phase: str, nodes: Sequence[str]) -> GroupPlan:
         ranks = self._ranks(nodes)
-        steps: tuple[Step, ...] = plan.steps(phase, self.request, self.crew.backend, len(ranks), self.largest)
+        # Devices are compared beside others of their machine; where each machine has one, beside another machine's.
+        works = phase == "node" or (phase == "all" and all(len(self._ranks((node,))) == 1 for node in nodes))
+        steps: tuple[Step, ...] = plan.steps(
+            phase, self.request, self.crew.backend, len(ranks), self.largest, works=works
+        )
         limit_s = plan.limit_s(phase, self.request)
         return GroupPlan(phase, tuple(nodes), ranks, steps, self.crew.backend, self.deadline_s, limit_s)
 

@@ -11,6 +11,7 @@ from rlcheck.text import GIB, MIB, size_label
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv")
 DTYPES = ("float32", "bfloat16", "float16", "int64", "int32", "uint8")
 FIRST_STEP = "first all_reduce"
+WORK_STEP = "product and attention"
 
 _CHECKS = (COLLECTIVES[0], "all_reduce max", *COLLECTIVES[1:])
 _PAIR_CHECKS = ("all_reduce", "all_gather", "sendrecv")
@@ -53,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Step:
-    """One step that all ranks of a group take. kind: connect, check or time."""
+    """One step that all ranks of a group take. kind: connect, check, work or time."""
 
     name: str
     kind: str
@@ -62,6 +63,11 @@ class Step:
     budget_s: float = 0.0
     deadline_s: float = GLOO_DEADLINE_S
     log: bool = False
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it is taken only after all results were right."""
+        return self.kind in ("work", "time")
 
     def message(self, with_log: bool = False) -> dict[str, Any]:
         """As the ranks get it."""
@@ -115,8 +121,13 @@ def sizes(phase: str, request: Request, backend: str, largest: int) -> tuple[int
     return tuple(found) if found[-1] * 2 > largest else (*found, largest)
 
 
-def steps(phase: str, request: Request, backend: str, num_ranks: int, largest: int) -> tuple[Step, ...]:
-    """What a group does once it is formed. A rank alone only shows that collectives start and are right."""
+def steps(
+    phase: str, request: Request, backend: str, num_ranks: int, largest: int, *, works: bool = False
+) -> tuple[Step, ...]:
+    """What a group does once it is formed. A rank alone only shows that collectives start and are right.
+
+    `works`: each rank's device computes as well, beside another one.
+    """
     within_s = deadline_s(request, backend)
     found = [Step(FIRST_STEP, "connect", deadline_s=within_s, log=backend == "nccl")]
     found += [
@@ -126,6 +137,8 @@ def steps(phase: str, request: Request, backend: str, num_ranks: int, largest: i
     ]
     if num_ranks == 1:
         return tuple(found)
+    # Before all else that is timed: a slow device shows even where the links then stall.
+    found += [Step(WORK_STEP, "work", deadline_s=within_s)] if works else []
     budget_s = (_QUICK_BUDGET_S if request.quick or phase == "pair" else _BUDGET_S)[backend]
     found += [
         Step(f"{name} {size_label(size)}", "time", name, size, budget_s, within_s)

@@ -8,11 +8,11 @@ from statistics import mean, median
 from typing import Any, cast
 
 from rlcheck.facts.base import Fact, absent, known
-from rlcheck.facts.collectives import GroupRun, Sample, Stall, Transport, Wrong
+from rlcheck.facts.collectives import GroupRun, Sample, Stall, Transport, Work, Wrong
 from rlcheck.measure.collectives import nccl_log
 from rlcheck.measure.collectives.crew import Crew
 from rlcheck.measure.collectives.group import INIT, LEAVE_S, LEAVING, Group, RankTrack
-from rlcheck.measure.collectives.plan import FIRST_STEP, bus_factor
+from rlcheck.measure.collectives.plan import FIRST_STEP, WORK_STEP, bus_factor
 
 _MOST_WRONG = 16
 _SLOWER = 1.1
@@ -33,6 +33,7 @@ def group_run(group: Group, crew: Crew) -> GroupRun:
         round=plan.round,
         init_s=_init_s(tracks.values(), finished),
         samples=samples,
+        work=_work(group, finished),
         dtypes_checked=_texts(group, finished, "checked"),
         skipped=_texts(group, finished, "skipped"),
         wrong=_wrong(group),
@@ -109,6 +110,16 @@ def _samples(group: Group, finished: Collection[str]) -> tuple[tuple[Sample, ...
             worst = max(times, key=lambda rank: times[rank])
             slowest = worst if times[worst] > _SLOWER * median(times.values()) else -1
     return tuple(samples), slowest
+
+
+def _work(group: Group, finished: Collection[str]) -> tuple[Work, ...]:
+    if WORK_STEP not in finished:
+        return ()
+    return tuple(
+        Work(rank=rank, kind=kind, seconds=tuple(float(one) for one in seconds if one > 0))
+        for rank, track in group.tracks.items()
+        for kind, seconds in track.results[WORK_STEP].get("work", {}).items()
+    )
 
 
 def _wrong(group: Group) -> tuple[Wrong, ...]:

@@ -8,6 +8,8 @@ from rlcheck.facts.slow import EngineUse, RankTimes, SlowAnswer, SlowFacts, Stag
 from rlcheck.measure.run.look import median
 from rlcheck.measure.slow.limits import limit
 
+WHOLE = ("rltrain", "verl")
+"""Trainers all of whose stages are read; others time some more under names of their own."""
 PASSES = ("update_actor", "update_critic", "old_log_prob", "ref", "values")
 
 
@@ -30,8 +32,13 @@ def answer(facts: SlowFacts) -> SlowAnswer:
         return found[0]
     longest = next(iter(facts.stages), None)
     if longest is None:
-        return SlowAnswer(said="nothing that was read is slow", step_s=facts.step_s)
-    said = f"{longest.name} takes {longest.share:.0%} of a step of {facts.step_s:.3g} s; none is slow for what it does"
+        read = "; ".join(facts.read) or "nothing"
+        return SlowAnswer(said=f"nothing slow is found in what was read ({read})", step_s=facts.step_s)
+    floors = [stage.name for stage in facts.stages if stage.floor_s > 0]
+    judged = (
+        f"by their floors, {', '.join(floors)} need not be shorter" if floors else "no floor is known to judge it by"
+    )
+    said = f"{longest.name} takes the most, {longest.share:.0%} of a step of {facts.step_s:.3g} s; {judged}"
     return SlowAnswer(said=said, stage=longest.name, step_s=facts.step_s, floor_s=longest.floor_s)
 
 
@@ -39,15 +46,14 @@ def _candidates(facts: SlowFacts) -> list[SlowAnswer]:
     found: list[SlowAnswer] = []
     for stage in facts.stages:
         found += _stage(facts, stage)
-    if facts.step_s and facts.other_s > limit("other_share") * facts.step_s:
-        said = f"{facts.other_s:.3g} s of a step of {facts.step_s:.3g} s are in no stage: data, or what is not timed"
-        found.append(SlowAnswer(said, "other", "data loading", facts.step_s, 0.0, facts.other_s))
-    for ranks in facts.ranks:
-        rank = slow_rank(ranks)
-        if rank is not None:
-            lost = ranks.own[rank] - _others(ranks, rank)
-            found.append(SlowAnswer(rank_words(ranks, rank), ranks.phase, "slow rank", facts.step_s, 0.0, lost))
-    if not facts.stages:
+    if untimed(facts):
+        said = f"{facts.other_s:.3g} s of a step of {facts.step_s:.3g} s are in no stage that is timed"
+        found.append(SlowAnswer(said, "other", "untimed work", facts.step_s, 0.0, facts.other_s))
+    for ranks, rank in slow_ranks(facts):
+        step_s = facts.step_s or ranks.own[rank] + (ranks.waited[rank] if ranks.waited else 0.0)
+        said, lost = rank_words(ranks, rank), lost_to(ranks, rank)
+        found.append(SlowAnswer(said, ranks.phase, "slow rank", step_s, 0.0, lost))
+    if not any(stage.name == "gen" for stage in facts.stages):
         found += [
             SlowAnswer(f"{one.source}: {preempted_words(one)}", "gen", "KV preemption")
             for one in facts.engines
@@ -56,6 +62,11 @@ def _candidates(facts: SlowFacts) -> list[SlowAnswer]:
     # What one slow rank causes, that rank itself does not wait for.
     least = min((one.exposed_s / one.span_s for one in facts.traces if one.span_s > 0), default=0.0)
     return [*found, *(answer for one in facts.traces for answer in _trace(one, least))]
+
+
+def untimed(facts: SlowFacts) -> bool:
+    """Whether much of a step is in no stage, of a trainer all of whose stages are known here."""
+    return facts.framework in WHOLE and facts.other_s > limit("other_share") * facts.step_s > 0
 
 
 def _trace(trace: TraceUse, alone: float) -> list[SlowAnswer]:
@@ -114,13 +125,15 @@ def generation_cause(facts: SlowFacts, stage: StageCost) -> Cause | None:
 
 
 def preempted_share(engine: EngineUse) -> float:
-    """Preemptions for each request; 0 where the engine does not say."""
-    return engine.preemptions / engine.requests if engine.preemptions > 0 and engine.requests > 0 else 0.0
+    """Preemptions for each request that ended; 0 where the engine does not say. Where none ended, as if one had."""
+    return engine.preemptions / max(engine.requests, 1.0) if engine.preemptions > 0 else 0.0
 
 
 def preempted_words(engine: EngineUse) -> str:
     """How often it preempts."""
-    return f"{engine.preemptions:.0f} preemptions of {engine.requests:.0f} requests ({preempted_share(engine):.0%})"
+    if engine.requests <= 0:
+        return f"{engine.preemptions:.4g} preemptions while no request ended"
+    return f"{engine.preemptions:.6g} preemptions of {engine.requests:.6g} requests ({preempted_share(engine):.0%})"
 
 
 def has_tail(tail: Tail) -> bool:
@@ -139,10 +152,33 @@ def tail_words(tail: Tail) -> str:
 
 
 def slow_rank(ranks: RankTimes) -> int | None:
-    """The rank whose own work takes longer than that of the others; None where none does."""
+    """The rank whose own work takes longer than that of the others; None where none does, or it costs next to nothing.
+
+    Where each step is known, most steps must show it; where only sums or medians are, it must be slower by more.
+    """
     paces = _paces(ranks)
-    worst = max(range(len(paces)), key=lambda rank: paces[rank], default=0)
-    return worst if paces and paces[worst] > limit("slow_rank") else None
+    if not paces:
+        return None
+    worst = max(range(len(paces)), key=lambda rank: paces[rank])
+    by_step = len(ranks.pace) == len(ranks.own)
+    if paces[worst] <= limit("slow_rank" if by_step else "slow_rank_sums"):
+        return None
+    if len(ranks.slower) == len(ranks.own) and ranks.slower[worst] < limit("slow_rank_steps"):
+        return None
+    waited = ranks.waited[worst] if len(ranks.waited) == len(ranks.own) else 0.0
+    return worst if lost_to(ranks, worst) > limit("slow_rank_cost") * (ranks.own[worst] + waited) else None
+
+
+def slow_ranks(facts: SlowFacts) -> list[tuple[RankTimes, int]]:
+    """Slow ranks whose slowness a step feels, with the times that show it, what costs most first."""
+    found = [(ranks, rank) for ranks in facts.ranks if (rank := slow_rank(ranks)) is not None]
+    felt = [one for one in found if lost_to(*one) >= limit("slow_rank_step") * facts.step_s]
+    return sorted(felt, key=lambda one: -lost_to(*one))
+
+
+def lost_to(ranks: RankTimes, rank: int) -> float:
+    """Seconds that RANK works longer than the others."""
+    return ranks.own[rank] - _others(ranks, rank)
 
 
 def _paces(ranks: RankTimes) -> tuple[float, ...]:

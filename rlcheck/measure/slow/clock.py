@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from rlcheck.facts.base import Struct
-from rlcheck.facts.slow import EngineUse, RankTimes, Tail
+from rlcheck.facts.slow import EngineUse, GpuBusy, RankTimes, Tail
 from rlcheck.measure.run.jsonl import each_line
 from rlcheck.measure.run.look import median
 from rlcheck.measure.slow.limits import limit
@@ -23,16 +25,23 @@ _MOST_STEPS = 100_000
 _LEAST_SHARE = 0.1
 """A phase of a smaller part of the ranks' time says nothing of how fast they are."""
 _ALL = "all phases"
+_RECENT = 16
+"""The last steps of a run are judged alone, too: a rank may have become slow."""
+_LONG = 3 * _RECENT
+
+_Number = Annotated[float, Meta(ge=0, le=1e15)]
+_Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+_Count = Annotated[int, Meta(ge=-1, le=10**15)]
 
 
 class Spans(Struct, frozen=True):
     """Of one method and step, seconds by rank, as rltrain writes them."""
 
     ranks: tuple[int, ...] = ()
-    wall_s: tuple[float, ...] = ()
-    together_s: tuple[float, ...] = ()
-    cpu_s: tuple[float, ...] = ()
-    queued_s: tuple[float, ...] = ()
+    wall_s: tuple[_Seconds, ...] = ()
+    together_s: tuple[_Seconds, ...] = ()
+    cpu_s: tuple[_Seconds, ...] = ()
+    queued_s: tuple[_Seconds, ...] = ()
 
 
 class Round(Struct, frozen=True):
@@ -40,18 +49,18 @@ class Round(Struct, frozen=True):
     waited, the fullest of the cache, and passes. `first_s`: until its first pass was done; `paces`: after that, by
     powers of two of running requests, their mean, passes, and seconds."""
 
-    engine: int = 0
-    wall_s: float = 0.0
-    requests: int = 0
-    prompt_tokens: int = 0
-    tokens: int = 0
-    passes: int = 0
-    lengths: tuple[float, ...] = ()
-    slots: tuple[tuple[float, ...], ...] = ()
-    first_s: float = 0.0
-    paces: tuple[tuple[float, float, float], ...] = ()
-    preemptions: int = -1
-    cached_tokens: int = -1
+    engine: _Count = 0
+    wall_s: _Seconds = 0.0
+    requests: _Count = 0
+    prompt_tokens: _Count = 0
+    tokens: _Count = 0
+    passes: _Count = 0
+    lengths: tuple[_Number, ...] = ()
+    slots: tuple[tuple[_Number, ...], ...] = ()
+    first_s: _Seconds = 0.0
+    paces: tuple[tuple[_Number, _Number, _Seconds], ...] = ()
+    preemptions: _Count = -1
+    cached_tokens: _Count = -1
 
 
 class Step(Struct, frozen=True):
@@ -60,6 +69,7 @@ class Step(Struct, frozen=True):
     step: int
     train: dict[str, Spans] = {}
     rounds: tuple[Round, ...] = ()
+    gpu_busy: dict[str, dict[str, Annotated[float, Meta(ge=0, le=1)]]] = {}
 
 
 @dataclass
@@ -69,6 +79,7 @@ class Clock:
     ranks: list[RankTimes] = field(default_factory=list[RankTimes])
     tail: Tail | None = None
     engines: list[EngineUse] = field(default_factory=list[EngineUse])
+    gpus: list[GpuBusy] = field(default_factory=list[GpuBusy])
     floor_s: float = 0.0
     floor_why: str = ""
     notes: list[str] = field(default_factory=list[str])
@@ -102,6 +113,7 @@ def read_clock(path: Path, *, warm: bool = False) -> Clock:
     found.tail = usual([tail for round_ in rounds if (tail := _tail(round_)) is not None])
     found.engines = _engines(rounds)
     found.floor_s, found.floor_why = _floor(kept)
+    found.gpus = _gpus(kept)
     return found
 
 
@@ -114,30 +126,46 @@ def _own(spans: Spans) -> tuple[float, ...]:
 
 
 def _ranks(steps: Sequence[Step]) -> list[RankTimes]:
-    """Medians over STEPS of own work and waits, by method; and over the sums of all methods, which is steadier."""
+    """By method, and over the sums of all methods, which are steadier; of a long run for its last steps alone, too."""
+    found = _whole(steps, "")
+    if len(steps) >= _LONG:
+        found += _whole(steps[-_RECENT:], f", the last {_RECENT} steps")
+    return found
+
+
+def _whole(steps: Sequence[Step], when: str) -> list[RankTimes]:
     own: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
     waited: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
     for step in steps:
         sums: list[tuple[float, ...]] = []
+        waits: list[tuple[float, ...]] = []
         for method, spans in step.train.items():
             times = _own(spans)
             if len(times) > 1:
                 own[method].append(times)
                 waited[method].append(spans.together_s)
                 sums.append(times)
+                waits.append(spans.together_s)
         if sums and len({len(one) for one in sums}) == 1:
             own[_ALL].append(tuple(map(sum, zip(*sums, strict=True))))
-    found = [_medians(name, times, waited[name]) for name, times in own.items() if len(times) >= _FEWEST]
+            waited[_ALL].append(tuple(map(sum, zip(*waits, strict=True))))
+    kept = {
+        name: times for name, times in own.items() if len(times) >= _FEWEST and len({len(one) for one in times}) == 1
+    }
+    found = [_medians(name + when, times, waited[name]) for name, times in kept.items()]
     whole = max((sum(one.own) for one in found), default=0.0)
     return sorted((one for one in found if sum(one.own) >= _LEAST_SHARE * whole), key=lambda one: -sum(one.own))
 
 
 def _medians(name: str, own: Sequence[tuple[float, ...]], waited: Sequence[tuple[float, ...]]) -> RankTimes:
     def by_rank(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-        return tuple(median(column) or 0.0 for column in zip(*rows, strict=False))
+        return tuple(median(column) or 0.0 for column in zip(*rows, strict=True))
 
-    pace = by_rank([_pace(row) for row in own])
-    return RankTimes(phase=name, own=by_rank(own), waited=by_rank(waited), pace=pace, steps=len(own), source=NAME)
+    paces = [_pace(row) for row in own]
+    half = 1 + (limit("slow_rank") - 1) / 2
+    slower = tuple(sum(pace > half for pace in column) / len(column) for column in zip(*paces, strict=True))
+    return RankTimes(phase=name, own=by_rank(own), waited=by_rank(waited), pace=by_rank(paces), slower=slower,
+                     steps=len(own), source=NAME)  # fmt: skip
 
 
 def _pace(row: tuple[float, ...]) -> tuple[float, ...]:
@@ -194,6 +222,15 @@ def _engine(number: int, rounds: Sequence[Round]) -> EngineUse:
         tokens=sum(one.tokens for one in rounds),
         cache_hits=sum(cached) / prompts if cached and prompts else -1,
     )
+
+
+def _gpus(steps: Sequence[Step]) -> list[GpuBusy]:
+    shares: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for step in steps:
+        for node, gpus in step.gpu_busy.items():
+            for gpu, share in gpus.items():
+                shares[node, gpu].append(share)
+    return [GpuBusy(*place, share=median(found) or 0.0, steps=len(found)) for place, found in sorted(shares.items())]
 
 
 def _floor(steps: Sequence[Step]) -> tuple[float, str]:

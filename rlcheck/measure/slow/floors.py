@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,8 +11,12 @@ from rlcheck.facts.config import ConfigFacts, RoleSpec, RunSpec
 from rlcheck.measure.memory.shapes import Shape, ShapeError, shape_of
 from rlcheck.measure.slow.limits import Speed, limit
 
-_BYTES = 2
-"""Of a weight or a cached number in bfloat16."""
+_WIDTHS = (
+    (re.compile(r"fp8|int8|w8a|8.?bit", re.I), 1.0),
+    (re.compile(r"4.?bit|int4|fp4|w4a|awq|gptq|bitsandbytes", re.I), 0.5),
+)
+_BYTES = 2.0
+"""Of a weight or a cached number in bfloat16; `_WIDTHS`: in what is narrower."""
 _FORWARD, _BACKWARD = 1, 2
 _PASSES = {"old_log_prob": "actor", "ref": "ref", "values": "critic"}
 _UPDATES = {"update_actor": "actor", "update_critic": "critic"}
@@ -103,24 +108,36 @@ def _training(
     )
 
 
+def _bytes_of(kind: str | None) -> float:
+    """Bytes of a number that an engine keeps as KIND, its name for the format."""
+    return next((width for names, width in _WIDTHS if names.search(kind or "")), _BYTES)
+
+
+def engines_of(spec: RunSpec) -> int:
+    """How many engines the run's GPUs hold."""
+    gpus = spec.nodes * spec.gpus_per_node
+    if not spec.colocated:
+        gpus = max(spec.rollout_nodes, 1) * max(spec.rollout_gpus_per_node, 1)
+    return max(1, gpus // max(1, spec.rollout.tensor_parallel * spec.rollout.pipeline_parallel))
+
+
 def _generation(spec: RunSpec, shape: Shape, batch: Batch, gpu: str, speed: Speed) -> Floor:
     """Prompts once, then as many passes as an answer of mean length has tokens, with every place in use."""
     rollout = spec.rollout
     size = max(1, rollout.tensor_parallel * rollout.pipeline_parallel)
-    gpus = spec.nodes * spec.gpus_per_node
-    if not spec.colocated:
-        gpus = max(spec.rollout_nodes, 1) * max(spec.rollout_gpus_per_node, 1)
-    engines = max(1, gpus // size)
+    engines = engines_of(spec)
     each = batch.requests / engines
     places = max(1.0, min(each, float(rollout.max_seqs)))
     rate = limit("compute_share") * speed.tflops * 1e12 * size
     width = limit("bytes_share") * speed.gb_s * 1e9 * size
     prompts = each / max(1, rollout.n) if rollout.prefix_caching else each
-    prefill = 2 * active_parameters(shape) * prompts * batch.prompt / rate
+    # Of a prompt only the last token goes through the head.
+    prefill = 2 * (active_parameters(shape) - (shape.head or shape.embedding)) * prompts * batch.prompt / rate
     passes = each * batch.answer / places
     read = shape.parameters - (shape.embedding if shape.head else 0) - idle_experts(shape, places)
     cache = places * (batch.prompt + batch.answer / 2) * shape.kv_per_token
-    one = max(2 * active_parameters(shape) * places / rate, (read + cache) * _BYTES / width)
+    num_bytes = read * _bytes_of(rollout.quantization) + cache * _bytes_of(rollout.kv_cache_dtype)
+    one = max(2 * active_parameters(shape) * places / rate, num_bytes / width)
     return Floor(
         prefill + passes * one,
         f"{math.ceil(passes)} passes with {places:.0f} requests on each of {engines} engines of {size} {gpu}, "

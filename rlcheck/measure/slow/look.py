@@ -6,9 +6,9 @@ import gzip
 import os
 import re
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -26,11 +26,13 @@ from rlcheck.measure.run.stages import BESIDE
 from rlcheck.measure.slow import clock, scrapes, stages, traces
 from rlcheck.measure.slow.clock import Clock
 from rlcheck.measure.slow.floors import Floor, floors
-from rlcheck.measure.slow.limits import speed_of
+from rlcheck.measure.slow.limits import limit, speed_of
 
 _HEAD = 1 << 16
 _MOST_FILES = 50_000
 _MOST_OF_A_KIND = 128
+_MOST_S = 120.0
+"""A folder of a terabyte, or on a slow file server."""
 _DEEPEST = 6
 _NAMED = re.compile(r"\.(?:json|json\.gz|prom|txt|metrics)$", re.IGNORECASE)
 _LEFT_OUT = frozenset((".git", "__pycache__", "node_modules", "site-packages", "artifacts"))
@@ -87,7 +89,13 @@ class _Reading:
             raise UserError(f"{path}: {what}; give a run's folder, its metrics, a trace, or a text of /metrics")
 
     def _folder(self, path: Path) -> None:
-        for file in islice(_walk(path), _MOST_FILES):
+        begun = time.monotonic()
+        for number, file in enumerate(_walk(path)):
+            if number >= _MOST_FILES or time.monotonic() - begun > _MOST_S:
+                took_s = time.monotonic() - begun
+                self.unread.append(f"{path}: after {number} files in {took_s:.0f} s no more were looked at; name the "
+                                   "traces and texts of /metrics yourself")  # fmt: skip
+                break
             if _NAMED.search(file.name) and file.is_file():
                 self._file(file)
         self._training(path)
@@ -142,8 +150,7 @@ class _Reading:
         name, made, why = self._floors(asked, device, required=bool(gpu))
         ranks = (*_by_rank(self.traces), *self._clock.ranks, *(stages.rank_times(run) if run is not None else ()))
         if self._clock.floor_s > 0:
-            # What this engine has shown is nearer than what such a GPU could do.
-            made["gen"] = Floor(self._clock.floor_s, self._clock.floor_why)
+            made["gen"] = _nearer(Floor(self._clock.floor_s, self._clock.floor_why), made.get("gen"))
         read = [f"{one.source}: a trace of {one.steps or 'some'} steps" for one in self.traces]
         read += [f"{one.source}: {one.engine}, {one.scrapes} times" for one in self.engines]
         engines = (*self.engines, *self._clock.engines)
@@ -165,6 +172,7 @@ class _Reading:
             # Where only some stages are timed, the rest of the step says nothing.
             other_s=max(0.0, step - counted) if {"gen", "update_actor"} <= {one.name for one in costs} else 0.0,
             stages=costs,
+            gpus=tuple(self._clock.gpus),
             tail=self._clock.tail or stages.tail_in(run, batch, asked),
             read=(f"{run.source}: metrics of {run.num_steps} steps", *read),
             unread=unread,
@@ -206,6 +214,13 @@ class _Reading:
             return name, {}, "no floor: the run does not log how long prompts and answers are"
         made = floors(asked, batch, name, speed)
         return name, made, "" if made else "no floor: the sizes of its model are not known; give --model-shape"
+
+
+def _nearer(shown: Floor, counted: Floor | None) -> Floor:
+    """What the engine has shown is nearer than what such a GPU could do, unless all of its passes are slow."""
+    if counted is None or shown.seconds <= limit("stage_times") * counted.seconds:
+        return shown
+    return counted
 
 
 def _by_rank(found: Sequence[TraceUse]) -> tuple[RankTimes, ...]:

@@ -15,6 +15,8 @@ _LE = re.compile(r'(?:^|,)\s*le="([^"]{1,32})"')
 _SIGN = re.compile(rb"^(?:vllm|sglang):\w+[ {]", re.MULTILINE)
 _MOST_BYTES = 256 << 20
 _MOST_SCRAPES = 100_000
+_MOST = 1e15
+"""No counter of an engine is negative, or reaches this."""
 _SMALL = 8.0
 """A pass of so many tokens costs what one of a hundred does: it reads all weights."""
 
@@ -59,7 +61,7 @@ def _scrapes(lines: Iterable[str]) -> list[Scrape]:
             value = float(text)
         except ValueError:
             continue
-        if not math.isfinite(value):
+        if not math.isfinite(value) or not 0 <= value < _MOST:
             continue
         key = f"{name}{{{labels}"
         if not found or key in seen:

@@ -10,7 +10,7 @@ from rlcheck.facts.run import Curve, RunFacts
 from rlcheck.facts.slow import RankTimes, StageCost, Tail
 from rlcheck.measure.run.look import median, window
 from rlcheck.measure.run.stages import BESIDE, IN_STEP, STEP_TIME
-from rlcheck.measure.slow.floors import Batch, Floor
+from rlcheck.measure.slow.floors import Batch, Floor, engines_of
 from rlcheck.measure.slow.tail import tail_of, usual
 
 _WARM_UP = 2
@@ -44,6 +44,8 @@ def stage_costs(run: RunFacts, floors: dict[str, Floor]) -> tuple[StageCost, ...
         if not curve.values or total <= 0:
             continue
         seconds = sum(curve.values) / len(whole.values) if name in (*BESIDE, *_AFTER) else median(curve.values) or 0.0
+        if seconds <= 0:
+            continue
         floor = floors.get(name)
         found.append(
             StageCost(
@@ -80,8 +82,7 @@ def tail_in(run: RunFacts, batch: Batch | None, config: ConfigFacts | None) -> T
     places = 0
     if config is not None:
         rollout, spec = config.spec.rollout, config.spec
-        gpus = spec.nodes * spec.gpus_per_node if spec.colocated else max(1, spec.rollout_gpus_per_node)
-        places = rollout.max_seqs * max(1, gpus // max(1, rollout.tensor_parallel * rollout.pipeline_parallel))
+        places = rollout.max_seqs * engines_of(spec)
     by_step: defaultdict[int, list[float]] = defaultdict(list)
     for row in value_or(run.samples, ()):
         if row.length > 0:

@@ -19,6 +19,7 @@ _MOST_BYTES = 2 << 30
 _CHUNK = 1 << 22
 _TOP = 5
 _LONGEST_NAME = 160
+_MOST_RANKS = 1_000_000
 _US = 1e-6
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _COLLECTIVE = re.compile(r"(?:nccl(?:Dev)?Kernel|gloo:|nccl:|rccl|c10d::)(?!.*barrier_complete)", re.IGNORECASE)
@@ -213,10 +214,14 @@ def _top(events: Iterable[Event]) -> tuple[tuple[str, float], ...]:
 def _place(source: str, trace: Trace) -> tuple[int, int]:
     """Rank and number of ranks: as the trace says, or its name; -1 and 0 where neither does."""
     known = as_tree(trace.distributed) or {}
-    rank, world = known.get("rank"), known.get("world_size")
     match = _RANK.search(source)
-    said = rank if isinstance(rank, int) else int(match[1]) if match else -1
-    return said, world if isinstance(world, int) else 0
+    rank = _whole(known.get("rank"))
+    return rank if rank >= 0 else int(match[1]) if match else -1, max(_whole(known.get("world_size")), 0)
+
+
+def _whole(value: object) -> int:
+    """A rank or a number of ranks; -1 where VALUE is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_RANKS else -1
 
 
 def _device(trace: Trace) -> str:

@@ -18,7 +18,7 @@ import warnings
 from datetime import timedelta
 from typing import Any, Optional
 
-from . import correctness, device, group, timing
+from . import correctness, device, group, timing, work
 
 SETTINGS = ("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_")
 NO_SETTINGS = ("NCCL_VERSION",)
@@ -157,6 +157,8 @@ class Program:
             return dict(found, log=self.log()) if step.get("log") else found
         if kind == "check":
             return correctness.check(self.place, step["collective"], step["dtypes"], self.before_call)
+        if kind == "work":
+            return work.measure(self.place, self.before_call)
         num_bytes, budget_s = int(step["num_bytes"]), float(step["budget_s"])
         return timing.measure(self.place, step["collective"], num_bytes, budget_s, self.history, self.before_call)
 

@@ -25,7 +25,7 @@ def exhibits(facts: Facts) -> tuple[Exhibit, ...]:
     looked = facts.slow.value
     if looked is None:
         return ()
-    tables = (_stages(looked), _engines(looked.engines), _traces(looked.traces), _ranks(looked))
+    tables = (_stages(looked), _engines(looked.engines), _traces(looked.traces), _ranks(looked), _gpus(looked))
     found = [table for table in tables if table is not None]
     if found and looked.unread:
         notes = (*found[0].notes, *(f"not read: {one}" for one in looked.unread[:_MOST_ROWS]))
@@ -42,7 +42,9 @@ def _stages(looked: SlowFacts) -> Exhibit | None:
     notes = tuple(f"{one.name}: {one.floor_why}" for one in looked.stages if one.floor_why)
     other = [("in no stage", f"{looked.other_s:.3g}", _part(looked.other_s, looked.step_s), "", "")]
     rows = (*map(_stage_row, looked.stages), *(other if looked.other_s > 0.02 * looked.step_s else []))
-    return Exhibit(title=title, columns=("stage", "seconds", "of a step", "floor", "times"), rows=rows, notes=notes)
+    return Exhibit(
+        title=title, columns=("stage", "seconds", "of a step", "floor, s", "x floor"), rows=rows, notes=notes
+    )
 
 
 def _stage_row(one: StageCost) -> tuple[str, ...]:
@@ -61,14 +63,14 @@ def _part(seconds: float, whole_s: float) -> str:
 def _engines(engines: tuple[EngineUse, ...]) -> Exhibit | None:
     if not engines:
         return None
-    columns = ("engine", "running", "waiting", "KV cache", "preempted", "cache hits", "small passes")
+    columns = ("engine", "running", "waiting", "KV cache", "preempted", "cache hits", "passes of few tokens")
     rows = tuple(
         (
             one.source,
             _said(one.running, f"{one.running:.3g}"),
             _said(one.waiting, f"{one.waiting:.3g}"),
             _said(one.kv_usage, _percent(one.kv_usage)),
-            _said(one.preemptions, f"{one.preemptions:.0f} ({preempted_share(one):.0%})"),
+            _said(one.preemptions, f"{one.preemptions:.6g} ({preempted_share(one):.0%})"),
             _said(one.cache_hits, _percent(one.cache_hits)),
             _said(one.small_passes, _percent(one.small_passes)),
         )
@@ -95,8 +97,18 @@ def _traces(found: tuple[TraceUse, ...]) -> Exhibit | None:
     )
     longest = found[0].top[:3]
     notes = (f"{found[0].source}, longest: " + ", ".join(f"{name} {value:.3g} s" for name, value in longest),)
-    columns = ("trace", "rank", "time", "busy", "collectives alone", "data alone")
+    columns = ("trace", "rank", "time", "busy", "only collectives", "waits for data")
     return Exhibit(title="Traces", columns=columns, rows=rows, notes=notes if longest else ())
+
+
+def _gpus(looked: SlowFacts) -> Exhibit | None:
+    if not looked.gpus:
+        return None
+    order = sorted(looked.gpus, key=lambda one: one.share)
+    rows = tuple((one.node, one.gpu, _percent(one.share)) for one in order[:_MOST_ROWS])
+    more = len(order) - len(rows)
+    notes = (f"and {more} that are busier",) if more else ()
+    return Exhibit(title="GPUs, the least busy first", columns=("node", "GPU", "busy"), rows=rows, notes=notes)
 
 
 def _ranks(looked: SlowFacts) -> Exhibit | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from rlcheck.facts.base import absent, known
 from rlcheck.facts.cluster import Card, ClusterFacts, MachineFacts, Member, RdmaCard
-from rlcheck.facts.collectives import CollectiveFacts, GroupRun, Rank, RasFacts, Sample, Stall, Transport, Wrong
+from rlcheck.facts.collectives import CollectiveFacts, GroupRun, Rank, RasFacts, Sample, Stall, Transport, Work, Wrong
 from rlcheck.facts.document import Facts
 from tests.measure.collectives.h200 import h200
 
@@ -130,7 +130,18 @@ def single(links: dict[str, int], device: str = H200, nvls: bool = False, **sett
     return Facts(node="n0", collectives=known(measured))
 
 
-HEALTHY = run(over_all(), *all_pairs())
+def computed(*slow: int, by: float = 1.0, turns: tuple[float, ...] = (1.0, 1.0)) -> tuple[Work, ...]:
+    """What 32 GPUs computed; those in SLOW at BY of the others' speed. TURNS: how much longer each turn took."""
+    return tuple(
+        Work(
+            rank=r, kind=kind, seconds=tuple(2e-4 * (1 + 0.002 * (r % 5)) / (by if r in slow else 1) * t for t in turns)
+        )
+        for kind in ("product", "attention")
+        for r in range(32)
+    )
+
+
+HEALTHY = run(over_all(work=computed()), *all_pairs())
 ARRIVED = tuple(rank for rank in range(32) if rank != 11)
 HUNG = over_all(
     samples=(),
@@ -166,6 +177,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "NCL042": (run(*all_pairs(200.0, "n2")), HEALTHY),
     "NCL043": (run(*all_pairs(200.0, "n1", "n2")), HEALTHY),
     "NCL044": (run(*NO_ROUTE), HEALTHY),
+    "NCL058": (run(over_all(work=computed(11, by=0.8))), HEALTHY),
     "NCL045": (
         run(over_all(8.0, transport=known(SOCKETS)), settings={node: {"NCCL_IB_DISABLE": "1"} for node in NODES}),
         HEALTHY,

@@ -10,7 +10,7 @@ import pytest
 from rlcheck import judging
 from rlcheck.checks import family_checks
 from rlcheck.facts.base import known
-from rlcheck.facts.collectives import GroupRun
+from rlcheck.facts.collectives import GroupRun, Rank
 from rlcheck.facts.document import Facts
 from rlcheck.playbook import Library
 from tests.checks.collectives.collective_cases import (
@@ -21,6 +21,7 @@ from tests.checks.collectives.collective_cases import (
     NODES,
     SOCKETS,
     all_pairs,
+    computed,
     curve,
     over_all,
     rdma,
@@ -61,6 +62,7 @@ MINE = tuple(check for check in family_checks("NCL") if check.id >= "NCL033")
         ("NCL053", "warn", ["NCCL_ALGO: not set on n0, n1, n3, Ring on n2"]),
         ("NCL054", "warn", ["DEAD: 1 job process is considered dead"]),
         ("NCL055", "warn", ["1 lines: rank 3: NET/IB : Got completion with error 12"]),
+        ("NCL058", "warn", ["GPU 3 on n1 at 80%"]),
         ("NCL056", "info", ["left out: the time was used up after the pairs"]),
     ],
 )
@@ -70,6 +72,34 @@ def test_fires_with_numbers_and_names(check_id: str, status: str, texts: list[st
     assert finding.status == status
     assert all(text in finding.message for text in texts), finding.message
     assert judge(check_id, quiet).status == "pass"
+
+
+def test_a_gpu_that_is_slow_beside_one_neighbour_alone_is_not_named() -> None:
+    work = tuple(
+        msgspec.structs.replace(one, seconds=(one.seconds[0] * 2, one.seconds[1])) if one.rank == 11 else one
+        for one in computed()
+    )
+    assert judge("NCL058", run(over_all(work=work))).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("by", "device", "status"),
+    [(0.94, "NVIDIA H200", "pass"), (0.5, "NVIDIA H200", "fail"), (0.7, "cpu", "pass"), (0.5, "cpu", "warn")],
+)
+def test_how_slow_is_too_slow_depends_on_the_device(by: float, device: str, status: str) -> None:
+    ranks = tuple(Rank(rank=r, node=NODES[r // 8], local_rank=r % 8, device=device) for r in range(32))
+    finding = judge("NCL058", run(over_all(work=computed(11, by=by)), ranks=ranks))
+    assert finding.status == status
+    if device == "cpu" and status == "warn":
+        assert "rank 11 on n1 (cpu) at 50%" in finding.message
+
+
+def test_gpus_of_another_kind_are_not_compared() -> None:
+    """A node of weaker cards is no node of slow ones; a card alone of its kind has nobody to be compared with."""
+    ranks = tuple(Rank(rank=r, node=NODES[r // 8], local_rank=r % 8, device="NVIDIA L4" if r == 11 else "NVIDIA H200")
+                  for r in range(32))  # fmt: skip
+    assert judge("NCL058", run(over_all(work=computed(11, by=0.1)), ranks=ranks)).status == "pass"
+    assert judge("NCL058", run(over_all())).status == "skip"
 
 
 def problems(facts: Facts) -> dict[str, str]:

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from rlcheck.facts.base import known
 from rlcheck.facts.collectives import CollectiveFacts, GroupRun
+from rlcheck.facts.document import Facts
 from rlcheck.measure.cluster.switchboard import Switchboard
 from rlcheck.measure.collectives import attribution
 from rlcheck.measure.collectives.measuring import Request, measure
 from rlcheck.measure.collectives.plan import COLLECTIVES, DTYPES
+from tests.checks.network.judging import judge
 from tests.measure.collectives.boards import machines
 
 MIB = 1 << 20
@@ -76,6 +79,14 @@ def test_who_took_part_is_on_record(healthy: CollectiveFacts) -> None:
     assert {"python", "torch"} <= healthy.ranks[0].versions.keys()
     assert healthy.settings == {"b": {"NCCL_IB_TIMEOUT": "22"}}
     assert (healthy.backend, healthy.cancelled) == ("gloo", "")
+
+
+def test_each_device_has_computed_beside_others_of_its_machine(healthy: CollectiveFacts) -> None:
+    for group in healthy.groups:
+        found = {(work.rank, work.kind) for work in group.work}
+        ranks = group.ranks if group.phase == "node" else ()
+        assert found == {(rank, kind) for rank in ranks for kind in ("product", "attention")}
+        assert all(len(work.seconds) == 2 and min(work.seconds) > 0 for work in group.work)
 
 
 def test_a_machine_without_a_working_torch_is_left_out_and_named(healthy: CollectiveFacts) -> None:
@@ -152,6 +163,17 @@ def test_a_slow_node_is_measured_slow_and_meets_its_partners_again() -> None:
         *"abcd"
     }
     assert last(facts).nodes == ("a", "b", "c")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_rank_that_computes_slowly_is_named_and_no_link() -> None:
+    """Its core is shared with three other programs, for real."""
+    facts = run(machines(3, {1: {"FAULT": "busy"}}), pairs="none")
+    assert not facts.groups[-1].stall, facts.groups[-1]
+    slowest = attribution.work_scores(facts)[0]
+    assert (slowest.node, slowest.label) == ("b", "rank 1 on b (cpu)")
+    assert slowest.ratio < 0.6
+    assert judge("NCL058", Facts(collectives=known(facts))).status == "warn"
 
 
 def test_a_wrong_interface_is_named_with_the_machine() -> None:

@@ -142,7 +142,10 @@ class Device:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *used: int) -> None:
         self.used = list(used)
+        self.busy = [0] * len(used)
+        """Percent; -1: the driver does not say it."""
         monkeypatch.setattr(nvml.pynvml, "nvmlInit", lambda: None)
+        monkeypatch.setattr(nvml.pynvml, "nvmlDeviceGetUtilizationRates", self._rates)
         monkeypatch.setattr(nvml.pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
         monkeypatch.setattr(nvml.pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: int(uuid[-1]))
         monkeypatch.setattr(
@@ -150,6 +153,31 @@ class Device:
             "nvmlDeviceGetMemoryInfo",
             lambda handle, version=None: SimpleNamespace(used=self.used[handle] + (0 if version else RESERVED)),
         )
+
+    def _rates(self, handle: int) -> SimpleNamespace:
+        if self.busy[handle] < 0:
+            raise nvml.NvmlError(nvml.pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(gpu=self.busy[handle], memory=1)
+
+
+def test_how_busy_each_gpu_was_is_a_mean_since_last_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_memory, "BUSY_EVERY", 1)
+    device = Device(monkeypatch, 10, 20, 30)
+    device.busy = [40, 40, -1]
+    memory = gpu_memory.GpuMemory(["0", "GPU-1", "2"], sample_s=0.005)
+    deadline = time.monotonic() + 10
+    while not (found := memory.take_busy()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert found == {"0": 0.4, "GPU-1": 0.4}
+    device.busy = [-1, 100, -1]
+    time.sleep(0.05)
+    memory.take_busy()
+    while not (found := memory.take_busy()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert found == {"GPU-1": 1.0}
+    memory.stop()
 
 
 def test_a_peak_between_two_looks_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +189,11 @@ def test_a_peak_between_two_looks_is_kept_once(monkeypatch: pytest.MonkeyPatch) 
     device.used = [30, 20]
     assert memory.take() == 90
     assert memory.take() == 30
+    memory.stop()
 
 
 def _wait_until_sampled(memory: gpu_memory.GpuMemory, wanted: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 10
     while memory._peak_bytes != wanted:  # pyright: ignore[reportPrivateUsage]
         assert time.monotonic() < deadline
         time.sleep(0.005)

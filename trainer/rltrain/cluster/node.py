@@ -82,6 +82,10 @@ class NodeEyes:
         except NvmlError:
             return None
 
+    def take_gpu_busy(self) -> dict[str, float]:
+        """Of each watched GPU, the mean share of time in which a kernel ran since last asked."""
+        return self._gpu_memory.take_busy() if self._gpu_memory is not None else {}
+
     def resident_bytes(self, pids: Sequence[int]) -> int:
         """RAM of the processes and of those that they started, each at its most; shared pages count in each."""
         members = {process.pid for pid in pids for process in descendants(pid)} | set(pids)

@@ -157,7 +157,13 @@ class Session:
         members.append(memory)
         if config.trainer.audit:
             members.append(Audit(crew.train_group, roles.actor, reward_manager, self.clock, config))
-        members += [StepTime(self.clock), MetricsFile(), ClockFile(crew.groups()), Samples(), *trackers(config)]
+        members += [
+            StepTime(self.clock),
+            MetricsFile(),
+            ClockFile(crew.groups(), memory.gpu_busy),
+            Samples(),
+            *trackers(config),
+        ]
         members.append(saver)
         if "console" in config.trainer.logger:
             members.append(self.context.shown(console, crew.work_files(), RUN_VIEW))

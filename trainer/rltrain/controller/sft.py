@@ -182,7 +182,7 @@ class SftSession:
             members.append(HeldOut(learning.train_group, self.prepared.val, context.clock))
         memory = Memory(context.runtime, learning.train_group, None)
         context.clock.listen(memory.stage)
-        clock = ClockFile({"train": learning.train_group.workers})
+        clock = ClockFile({"train": learning.train_group.workers}, memory.gpu_busy)
         members += [memory, StepTime(context.clock), MetricsFile(), clock, *trackers(run), saver]
         if "console" in run.trainer.logger:
             members.append(context.shown(console, learning.work_files(), SFT_VIEW))

@@ -37,6 +37,11 @@ def used_bytes(handle: Any) -> int:
         return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
+def busy_share(handle: Any) -> float:
+    """Return for which share of the last moment, a sixth of a second to a second, any kernel ran."""
+    return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+
+
 def total_bytes(handle: Any) -> int:
     """Return how much memory the GPU has."""
     return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)

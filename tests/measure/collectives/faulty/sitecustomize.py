@@ -3,13 +3,14 @@
 FAULT is KIND or KIND@N, from the N-th all_reduce on (1 by default). KIND is stop or kill (this very process; with
 `leave-` before it not there but when the group is taken apart, with `idle-` a moment after that, once), sleep
 (for ever), slow (15 ms more in each, and in send/recv), add-before (1 to the numbers), drop (this part of
-the sum).
+the sum). `busy`: this process has one core, on which three others work all the time (Linux).
 """
 
 import importlib.abc
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -69,5 +70,16 @@ class Fault:
         return self.true(tensor, *args, **kwargs)
 
 
+def make_busy():
+    """Once for a machine: its ranks inherit the core."""
+    os.environ["FAULT"] = ""
+    core = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    for _ in range(3):
+        subprocess.Popen([sys.executable, "-S", "-c", f"import os\nwhile os.getppid() == {os.getpid()}: pass"])
+
+
+if os.environ.get("FAULT") == "busy":
+    make_busy()
 if os.environ.get("FAULT"):
     sys.meta_path.insert(0, Finder())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import TextIOWrapper
 from typing import Any
 
@@ -19,8 +19,11 @@ _LOG = logging.getLogger(__name__)
 class ClockFile(Callback):
     """Writes a line a step. It is no part of a run's results: a disk that does not take it ends nothing."""
 
-    def __init__(self, groups: Mapping[str, WorkerGroup]) -> None:
-        self._groups = groups
+    def __init__(
+        self, groups: Mapping[str, WorkerGroup], gpu_busy: Callable[[], dict[str, dict[str, float]]] = dict
+    ) -> None:
+        """Write what GROUPS spend, and by node and GPU the shares that GPU_BUSY gives."""
+        self._groups, self._gpu_busy = groups, gpu_busy
         self._file: TextIOWrapper | None = None
 
     def on_run_start(self, run: RunInfo) -> None:
@@ -35,6 +38,7 @@ class ClockFile(Callback):
         for group in self._groups.values():
             group.take_spans()
             group.take_notes()
+        self._gpu_busy()
 
     def on_step_end(self, record: StepRecord) -> None:
         """Write the step's line."""
@@ -44,6 +48,10 @@ class ClockFile(Callback):
             line[name] = {method: _columns(by_rank) for method, by_rank in sorted(spans.items())}
             if notes:
                 line["rounds"] = [{"engine": rank, **note} for rank, note in notes]
+        if busy := self._gpu_busy():
+            line["gpu_busy"] = {
+                node: {gpu: round(share, 3) for gpu, share in shares.items()} for node, shares in busy.items()
+            }
         if self._file is None:
             return
         try:

@@ -129,6 +129,11 @@ class Memory(Callback):
             self._runtime.say(line)
         self._said = line
 
+    def gpu_busy(self) -> dict[str, dict[str, float]]:
+        """By node and GPU, the mean share of time in which a kernel ran since last asked (NVML); {} without GPUs."""
+        asked = {node.name: self._runtime.ask_node(node, "take_gpu_busy") for node in self._watched}
+        return {name: shares for name, shares in asked.items() if shares}
+
     def _device_bytes(self) -> int | None:
         """In use on the fullest GPU; None: unknown."""
         used: list[int | None] = [self._runtime.ask_node(node, "take_gpu_memory") for node in self._watched]

@@ -1,0 +1,109 @@
+"""What does rltrain's clock cost, and does it change anything? One toy run with it in every other call, two to compare.
+
+    python -m tests.bench.bench_clock [--steps 60] [--record FILE]
+
+In the first run every other call of each kind, and every other round of the engine, goes without the clock: each is
+paired with the next, and the median of their differences is the cost. The file is timed where it is written. Then a run
+with the clock throughout and one without (`clock_off`) must have the same metrics to the bit, times and memory apart.
+Exits with 1 when the clock costs over 0.5 % of a step, or a metric differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+OFF = Path(__file__).with_name("clock_off")
+MOST = 0.005
+LIMIT_S = 600.0
+APART = ("timing_s/", "timing_per_token_ms/", "perf/")
+TOY = ("toy-ppo", "actor_rollout_ref.rollout.name=hf", "trainer.save_freq=-1", "trainer.test_freq=-1",
+       "trainer.val_before_train=false")  # fmt: skip
+
+
+def train(place: Path, steps: int, off: str = "") -> list[dict[str, Any]]:
+    """Metrics by step of a run in PLACE; OFF: as `clock_off` reads it."""
+    path = [str(OFF), str(ROOT), str(ROOT / "trainer")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "CLOCK_OFF": off}
+    command = [sys.executable, "-m", "rltrain", "run", *TOY, f"trainer.total_training_steps={steps}",
+               f"trainer.default_local_dir={place}"]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if done.returncode:
+        raise SystemExit(f"{done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+
+
+def costs(folder: Path) -> dict[str, tuple[int, float, float]]:
+    """By call: pairs, the median of what the clock adds to one (seconds), and the median without."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for file in sorted(folder.glob("*.jsonl")):
+        waiting: dict[str, float] = {}
+        for line in file.read_text().splitlines():
+            what, on, seconds = json.loads(line)
+            if what == "file":
+                found[what].append((0.0, seconds))
+            elif not on:
+                waiting[what] = seconds
+            elif what in waiting:
+                found[what].append((waiting.pop(what), seconds))
+    return {
+        what: (
+            len(pairs),
+            statistics.median(on - off for off, on in pairs),
+            statistics.median(off for off, _ in pairs),
+        )
+        for what, pairs in found.items()
+        if len(pairs) >= 5
+    }
+
+
+def differing(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[str]:
+    """Metrics that are not the same to the bit."""
+    names: set[str] = set()
+    for first, second in zip(one, other, strict=True):
+        for name in first.keys() | second.keys():
+            if not name.startswith(APART) and name != "audit" and first.get(name) != second.get(name):
+                names.add(name)
+    return sorted(names)
+
+
+def main() -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "pairs").mkdir()
+        steps = train(folder / "half", options.steps, str(folder / "pairs"))
+        step_s = statistics.median(one["timing_s/step"] for one in steps if one["step"] > 2)
+        table = costs(folder / "pairs")
+        both = train(folder / "on", 6), train(folder / "off", 6, "all")
+    for what, (pairs, added, without) in sorted(table.items()):
+        print(f"{what:24} {pairs:5} pairs, {without * 1e3:9.3f} ms without, {added * 1e6:+9.1f} us with")
+    # A call of the ranks is one of each rank at the same time; a step has one round, and one call of each of these.
+    once = ("update_actor", "update_critic", "log_probs", "values", "round", "file")
+    added = sum(table[what][1] for what in once if what in table)
+    share, names = added / step_s, differing(*both)
+    said = (f"the clock adds {added * 1e6:.0f} us to a step of {step_s:.3f} s: {share:.3%}; "
+            f"of {len(both[0][-1])} metrics {len(names)} differ {names[:8]}")  # fmt: skip
+    print(said)
+    if options.record:
+        rows = {what: list(numbers) for what, numbers in table.items()}
+        options.record.write_text(json.dumps({"date": time.strftime("%Y-%m-%d"), "said": said, "calls": rows}) + "\n")
+    return int(share > MOST or bool(names) or not table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Takes rltrain's clock out of the processes of a run: of all calls and rounds (CLOCK_OFF=all), or of every other one.
+
+For every other one (CLOCK_OFF=DIR) the seconds of each call and round are written to DIR, a line each: what, with the
+clock or without, seconds.
+"""
+
+import contextlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+HOW = os.environ.get("CLOCK_OFF", "")
+STATE = {"on": HOW != "all", "round": False, "round_s": 0.0}
+COUNTS = Counter()
+
+
+def note(what, seconds):
+    with (Path(HOW) / f"{os.getpid()}.jsonl").open("a") as file:
+        file.write(json.dumps([what, STATE["round"] if what == "round" else STATE["on"], seconds]) + "\n")
+
+
+def in_spent(module):
+    timed = module.Spent.together
+
+    def together(self):
+        return timed(self) if STATE["on"] else contextlib.nullcontext()
+
+    module.Spent.together = together
+
+
+def in_host(module):
+    with_clock = module.Host._timed
+
+    def timed(self, method, args):
+        COUNTS[method] += 1
+        STATE["on"] = HOW != "all" and COUNTS[method] % 2 == 0
+        begun = time.perf_counter()
+        if STATE["on"]:
+            value = with_clock(self, method, args)
+        else:
+            value = module.Answered(getattr(self._worker, method)(*args), module.SPENT.timed(lambda: None)[1])
+        if HOW != "all":
+            note(method, time.perf_counter() - begun)
+        return value
+
+    module.Host._timed = timed
+
+
+def in_stream(module):
+    true, collect, flow = module.Stream, module.Stream.collect, module.Flow
+
+    def made():
+        COUNTS["round"] += 1
+        STATE["round"], STATE["round_s"] = HOW != "all" and COUNTS["round"] % 2 == 0, 0.0
+        return flow() if STATE["round"] else None
+
+    def timed(self, wait_s):
+        begun, busy = time.perf_counter(), self.under_way
+        try:
+            return collect(self, wait_s)
+        finally:
+            STATE["round_s"] += time.perf_counter() - begun
+            if busy and not self.under_way and HOW != "all":
+                note("round", STATE["round_s"])
+
+    module.Flow, true.collect = made, timed
+
+
+def in_build(module):
+    if HOW == "all":
+        module.time_weights = lambda model: None
+
+
+def in_file(module):
+    written = module.ClockFile.on_step_end
+
+    def timed(self, record):
+        begun = time.perf_counter()
+        written(self, record)
+        STATE["on"] = True
+        note("file", time.perf_counter() - begun)
+
+    if HOW != "all":
+        module.ClockFile.on_step_end = timed
+
+
+PATCHES = {
+    "rltrain.controller.callbacks.clock_file": in_file,
+    "rltrain.core.spent": in_spent,
+    "rltrain.cluster.host": in_host,
+    "rltrain.workers.rollout.stream": in_stream,
+    "rltrain.workers.fsdp.build": in_build,
+}
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name not in PATCHES:
+            return None
+        patch = PATCHES.pop(name)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            patch(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if HOW:
+    sys.meta_path.insert(0, Finder())
