@@ -41,10 +41,11 @@ from tests.bench.bench_slow_rank import Slowed, pids_of, steps_in, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("slow_job.py")
+ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "trainer")))}
 WITHIN = 0.3
-STEPS = 9
+STEPS = 7
 SETTLED = 2
-LIMIT_S = 420.0
+LIMIT_S = 800.0
 TOY = ("toy-ppo", "trainer.save_freq=-1", "trainer.test_freq=-1", "trainer.val_before_train=false",
        "trainer.audit=false", "trainer.capsule_steps=[]", "algorithm.adv_estimator=grpo",
        "actor_rollout_ref.actor.optim.lr=1e-9", "data.train_batch_size=64",
@@ -65,14 +66,14 @@ def start(place: Path, *words: str, steps: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "rltrain", "run", *TOY, *words, f"trainer.total_training_steps={steps}",
                f"trainer.default_local_dir={place}"]  # fmt: skip
     with place.with_suffix(".log").open("w") as log:
-        return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, text=True)
+        return subprocess.Popen(command, cwd=ROOT, env=ENVIRON, stdout=log, stderr=log, text=True)
 
 
-def side_by_side(folder: Path, faulty: Sequence[str], healthy: Sequence[str], steps: int = STEPS) -> None:
+def side_by_side(folder: Path, faulty: Sequence[str], healthy: Sequence[str]) -> None:
     """A faulty run of STEPS steps, and beside it one without the fault for as long: a busy machine slows both alike."""
     longer = start(folder / "healthy", *healthy, steps=100_000)
     try:
-        run = start(folder / "faulty", *faulty, steps=steps)
+        run = start(folder / "faulty", *faulty, steps=STEPS)
         try:
             if run.wait(LIMIT_S):
                 raise SystemExit(f"{folder}/faulty: {run.returncode}; see {folder}/faulty.log")
@@ -105,7 +106,7 @@ def middle(steps: list[dict[str, Any]], name: str) -> float:
 def answered(*paths: Path) -> dict[str, Any]:
     """What `rlcheck slow` says of PATHS."""
     command = [sys.executable, "-m", "rlcheck", "slow", *map(str, paths), "--format", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRON, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return json.loads(done.stdout)["data"]["slow"]
@@ -246,7 +247,6 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--dir", type=Path, help="an empty folder for the runs, which are then kept")
     options = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "trainer")))
     folder = (options.dir or Path(tempfile.mkdtemp(prefix="slow-"))).absolute()
     found: list[dict[str, Any]] = []
     try:

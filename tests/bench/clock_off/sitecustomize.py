@@ -1,7 +1,7 @@
 """Takes rltrain's clock out of the processes of a run: of all calls and rounds (CLOCK_OFF=all), or of every other one.
 
 For every other one (CLOCK_OFF=DIR) the seconds of each call and round are written to DIR, a line each: what, with the
-clock or without, seconds.
+clock or without, seconds, and seconds of a processor.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from collections import Counter
 from pathlib import Path
 
 HOW = os.environ.get("CLOCK_OFF", "")
-STATE = {"on": HOW != "all", "round": False, "round_s": 0.0}
+STATE = {"on": HOW != "all", "round": False, "round_s": 0.0, "round_cpu_s": 0.0}
 COUNTS = Counter()
 
 
-def note(what, seconds):
+def note(what, on, seconds, cpu_s):
     with (Path(HOW) / f"{os.getpid()}.jsonl").open("a") as file:
-        file.write(json.dumps([what, STATE["round"] if what == "round" else STATE["on"], seconds]) + "\n")
+        file.write(json.dumps([what, on, seconds, cpu_s]) + "\n")
 
 
 def in_spent(module):
@@ -39,13 +39,13 @@ def in_host(module):
     def timed(self, method, args):
         COUNTS[method] += 1
         STATE["on"] = HOW != "all" and COUNTS[method] % 2 == 0
-        begun = time.perf_counter()
+        begun, cpu = time.perf_counter(), time.thread_time()
         if STATE["on"]:
             value = with_clock(self, method, args)
         else:
             value = module.Answered(getattr(self._worker, method)(*args), module.SPENT.timed(lambda: None)[1])
         if HOW != "all":
-            note(method, time.perf_counter() - begun)
+            note(method, STATE["on"], time.perf_counter() - begun, time.thread_time() - cpu)
         return value
 
     module.Host._timed = timed
@@ -56,17 +56,19 @@ def in_stream(module):
 
     def made():
         COUNTS["round"] += 1
-        STATE["round"], STATE["round_s"] = HOW != "all" and COUNTS["round"] % 2 == 0, 0.0
+        STATE["round"] = HOW != "all" and COUNTS["round"] % 2 == 0
+        STATE["round_s"] = STATE["round_cpu_s"] = 0.0
         return flow() if STATE["round"] else None
 
     def timed(self, wait_s):
-        begun, busy = time.perf_counter(), self.under_way
+        begun, cpu, busy = time.perf_counter(), time.thread_time(), self.under_way
         try:
             return collect(self, wait_s)
         finally:
             STATE["round_s"] += time.perf_counter() - begun
+            STATE["round_cpu_s"] += time.thread_time() - cpu
             if busy and not self.under_way and HOW != "all":
-                note("round", STATE["round_s"])
+                note("round", STATE["round"], STATE["round_s"], STATE["round_cpu_s"])
 
     module.Flow, true.collect = made, timed
 
@@ -80,10 +82,9 @@ def in_file(module):
     written = module.ClockFile.on_step_end
 
     def timed(self, record):
-        begun = time.perf_counter()
+        begun, cpu = time.perf_counter(), time.thread_time()
         written(self, record)
-        STATE["on"] = True
-        note("file", time.perf_counter() - begun)
+        note("file", True, time.perf_counter() - begun, time.thread_time() - cpu)
 
     if HOW != "all":
         module.ClockFile.on_step_end = timed

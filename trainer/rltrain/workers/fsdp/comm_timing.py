@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,15 +146,25 @@ class TimedAllGather:
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         """Gather the INPUT_TENSOR of all ranks of GROUP in OUTPUT_TENSOR."""
-        if not output_tensor.is_cuda:
-            with SPENT.together():
-                return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
-        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        before.record()
-        work = dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
-        after.record()
-        SPENT.later(lambda: _elapsed_s(before, after))
-        return work
+        with together(output_tensor):
+            return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+@contextmanager
+def together(tensor: Tensor) -> Generator[None]:
+    """A block that is a collective on TENSOR, whose time counts as time with other ranks.
+
+    On a device it is measured there: the call returns before the wait begins.
+    """
+    if not tensor.is_cuda:
+        with SPENT.together():
+            yield
+        return
+    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    before.record()
+    yield
+    after.record()
+    SPENT.later(lambda: _elapsed_s(before, after))
 
 
 def _elapsed_s(before: torch.cuda.Event, after: torch.cuda.Event) -> float:

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rltrain.core.spent import SPENT
 from rltrain.core.tensors import floats
+from rltrain.workers.fsdp.comm_timing import together
 
 
 class Sums:
@@ -38,7 +38,7 @@ class Sums:
             return {}
         names = sorted(self._sums)
         stacked = torch.stack([self._sums[name].to(self._device) for name in names])
-        with SPENT.together():
+        with together(stacked):
             dist.all_reduce(stacked)
         return dict(zip(names, floats(stacked), strict=True))
 
@@ -47,7 +47,7 @@ def by_rank(value: float, device: str) -> list[float]:
     """Each rank's VALUE, in order of rank (collective)."""
     values = torch.zeros(dist.get_world_size(), dtype=torch.float64, device=device)
     values[dist.get_rank()] = value
-    with SPENT.together():
+    with together(values):
         dist.all_reduce(values)
     return floats(values)
 
@@ -55,7 +55,7 @@ def by_rank(value: float, device: str) -> list[float]:
 def largest(value: float, device: str) -> float:
     """The largest VALUE of any rank (collective)."""
     tensor = torch.tensor(value, dtype=torch.float64, device=device)
-    with SPENT.together():
+    with together(tensor):
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return float(tensor)
 
@@ -63,6 +63,6 @@ def largest(value: float, device: str) -> float:
 def total(value: float, device: str) -> float:
     """The sum of VALUE over ranks (collective)."""
     tensor = torch.tensor(value, dtype=torch.float64, device=device)
-    with SPENT.together():
+    with together(tensor):
         dist.all_reduce(tensor)
     return float(tensor)

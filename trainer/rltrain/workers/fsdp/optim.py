@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rltrain.config.schema import OptimConfig
-from rltrain.core.spent import SPENT
+from rltrain.workers.fsdp.comm_timing import together
 from rltrain.workers.fsdp.mesh import copies
 
 
@@ -135,7 +135,7 @@ def grad_norm(grads: Iterable[Tensor], device: str) -> float:
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for grad in grads:
         squares += (torch.linalg.vector_norm(local(grad), dtype=torch.float64).square() / copies(grad)).to(device)
-    with SPENT.together():
+    with together(squares):
         dist.all_reduce(squares)
     return float(squares.sqrt())
 
