@@ -243,13 +243,24 @@ def ranks_alike(facts: Facts) -> Verdict:
         return skip("no times by rank: give a trace of each rank, or a run that logs them")
     slow = slow_ranks(looked)
     if not slow:
-        return passed(
-            f"{max(len(one.own) for one in looked.ranks)} ranks near each other in {len(looked.ranks)} phases"
-        )
+        near = f"{max(len(one.own) for one in looked.ranks)} ranks near each other in {len(looked.ranks)} phases"
+        return passed(near + _starved(looked))
     ranks, rank = slow[0]
     lines = tuple(rank_words(*one) for one in slow)
     return warn("ranks that work equally long", rank_words(ranks, rank), details=lines[:8],
                 evidence=_proof("ranks", lines[0], ranks.source), params={"rank": str(rank)})  # fmt: skip
+
+
+def _starved(looked: SlowFacts) -> str:
+    """What was not counted: waits for a processor, which another program's work on a rank's host makes longer."""
+    most = max((one for one in looked.ranks if one.queued), key=lambda one: max(one.queued), default=None)
+    if most is None or max(most.queued) <= limit("queued") * max(most.own):
+        return ""
+    rank = most.queued.index(max(most.queued))
+    return (
+        f"; not counted: in {most.phase} rank {rank} waits {most.queued[rank]:.3g} s for a processor, others "
+        f"{min(most.queued):.3g} s and more"
+    )
 
 
 @check("SLO008", "Collectives are behind other work", needs=_NEEDS, playbook="collectives-in-the-open",

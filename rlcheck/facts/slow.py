@@ -106,7 +106,8 @@ class RankTimes(Struct, frozen=True):
 
     `pace`: each rank's own work over the median of the others', median over steps; () where only medians are known.
     A machine that is busy for a while slows all ranks of a step alike. `slower`: of each rank, the share of steps in
-    which it was slower than the others.
+    which it was slower than the others. `queued`: seconds for which each was ready to work and had no processor, which
+    are in neither.
     """
 
     phase: str
@@ -114,6 +115,7 @@ class RankTimes(Struct, frozen=True):
     waited: tuple[float, ...] = ()
     pace: tuple[float, ...] = ()
     slower: tuple[float, ...] = ()
+    queued: tuple[float, ...] = ()
     steps: int = 1
     source: str = ""
 

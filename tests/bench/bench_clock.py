@@ -3,9 +3,9 @@
     python -m tests.bench.bench_clock [--steps 60] [--record FILE]
 
 In the first run every other call of each kind, and every other round of the engine, goes without the clock: each with
-it is paired with those before and after, and the median of the differences is the cost. What the clock does is work of a
-processor: its time counts, which a busy machine disturbs less. The file is timed where it is written. Then a run
-with the clock throughout and one without (`clock_off`) must have the same metrics to the bit, times and memory apart.
+it is paired with those before and after, and the median of the differences is the cost. What the clock does is work of
+a processor: its time counts, which a busy machine disturbs less. The file is timed where it is written. Then a run with
+the clock throughout and one without (`clock_off`) must have the same metrics to the bit, times and memory apart.
 Exits with 1 when the clock costs over 0.5 % of a step, or a metric differs.
 """
 
@@ -100,8 +100,8 @@ def main() -> int:
         table = costs(folder / "pairs")
         both = train(folder / "on", 6), train(folder / "off", 6, "all")
     for what, one in sorted(table.items()):
-        print(f"{what:24} {one.pairs:5} pairs, {one.without_s * 1e3:9.3f} ms without, {one.added_s * 1e6:+9.1f} us with,"
-              f" {one.added_cpu_s * 1e6:+9.1f} us of a processor")  # fmt: skip
+        print(f"{what:24} {one.pairs:5} pairs, {one.without_s * 1e3:9.3f} ms without, {one.added_s * 1e6:+9.1f} us "
+              f"with, {one.added_cpu_s * 1e6:+9.1f} us of a processor")  # fmt: skip
     # A call of the ranks is one of each rank at the same time; a step has one round, and one call of each of these.
     once = ("update_actor", "update_critic", "log_probs", "values", "round", "file")
     added, wall = (sum(getattr(table[what], name) for what in once if what in table)

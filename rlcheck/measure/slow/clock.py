@@ -135,36 +135,47 @@ def _ranks(steps: Sequence[Step]) -> list[RankTimes]:
 
 def _whole(steps: Sequence[Step], when: str) -> list[RankTimes]:
     own: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
-    waited: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
+    beside: defaultdict[str, list[tuple[tuple[float, ...], tuple[float, ...]]]] = defaultdict(list)
     for step in steps:
         sums: list[tuple[float, ...]] = []
         waits: list[tuple[float, ...]] = []
+        queues: list[tuple[float, ...]] = []
         for method, spans in step.train.items():
             times = _own(spans)
             if len(times) > 1:
                 own[method].append(times)
-                waited[method].append(spans.together_s)
+                beside[method].append((spans.together_s, spans.queued_s))
                 sums.append(times)
                 waits.append(spans.together_s)
+                queues.append(spans.queued_s)
         if sums and len({len(one) for one in sums}) == 1:
-            own[_ALL].append(tuple(map(sum, zip(*sums, strict=True))))
-            waited[_ALL].append(tuple(map(sum, zip(*waits, strict=True))))
+            own[_ALL].append(_added(sums))
+            beside[_ALL].append((_added(waits), _added(queues)))
     kept = {
         name: times for name, times in own.items() if len(times) >= _FEWEST and len({len(one) for one in times}) == 1
     }
-    found = [_medians(name + when, times, waited[name]) for name, times in kept.items()]
+    found = [_medians(name + when, times, beside[name]) for name, times in kept.items()]
     whole = max((sum(one.own) for one in found), default=0.0)
     return sorted((one for one in found if sum(one.own) >= _LEAST_SHARE * whole), key=lambda one: -sum(one.own))
 
 
-def _medians(name: str, own: Sequence[tuple[float, ...]], waited: Sequence[tuple[float, ...]]) -> RankTimes:
+def _added(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(map(sum, zip(*rows, strict=True)))
+
+
+def _medians(
+    name: str, own: Sequence[tuple[float, ...]], beside: Sequence[tuple[tuple[float, ...], tuple[float, ...]]]
+) -> RankTimes:
+    """BESIDE: of each step and rank, seconds in collectives, and without a processor."""
+
     def by_rank(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
         return tuple(median(column) or 0.0 for column in zip(*rows, strict=True))
 
     paces = [_pace(row) for row in own]
     half = 1 + (limit("slow_rank") - 1) / 2
     slower = tuple(sum(pace > half for pace in column) / len(column) for column in zip(*paces, strict=True))
-    return RankTimes(phase=name, own=by_rank(own), waited=by_rank(waited), pace=by_rank(paces), slower=slower,
+    return RankTimes(phase=name, own=by_rank(own), waited=by_rank([one for one, _ in beside]), pace=by_rank(paces),
+                     slower=slower, queued=by_rank([one for _, one in beside]),
                      steps=len(own), source=NAME)  # fmt: skip
 
 

@@ -70,6 +70,19 @@ def test_a_line_that_cannot_be_is_said_and_left_out(tmp_path: Path, change: dict
     assert found.floor_s == pytest.approx(2.1)
 
 
+def test_a_rank_without_a_processor_is_not_accused_and_that_is_said(tmp_path: Path) -> None:
+    """Whether its host or the machine of the test is busy cannot be known: no all-clear without a word, either."""
+    place = made.verl(tmp_path / "run")
+    spans = {"ranks": [0, 1], "wall_s": [10.0, 10.0], "together_s": [5.0, 0.0], "queued_s": [0.1, 5.1]}
+    lines = [json.dumps({"step": step, "train": {"update_actor": spans}}) for step in range(1, 9)]
+    (place / "clock.jsonl").write_text("\n".join(lines))
+    facts = look([place])
+    (check,) = (check for check in family_checks("SLO") if check.id == "SLO007")
+    verdict = check.judge(Facts(slow=known(facts)))
+    assert verdict.status == "pass"
+    assert "rank 1 waits 5.1 s for a processor, others 0.1 s" in verdict.message
+
+
 def test_a_fleet_that_changes_size_is_not_compared(tmp_path: Path) -> None:
     """Resumed on more ranks: rows of different lengths are no columns."""
     assert named(clock_of(tmp_path / "clock.jsonl", [(1.0, 1.5)] * 4 + [(1.0, 1.0, 1.0)] * 4)) == set()
