@@ -227,7 +227,8 @@ def _engine(number: int, rounds: Sequence[Round]) -> EngineUse:
         scrapes=len(rounds),
         running=sum(slot[1] for slot in slots) / len(slots) if slots else -1,
         waiting=sum(slot[2] for slot in slots) / len(slots) if slots else -1,
-        kv_usage=max((slot[3] for slot in slots), default=-1),
+        # An engine that does not say it leaves 0 there; one that has requests is never at 0.
+        kv_usage=max((slot[3] for slot in slots), default=0.0) or -1,
         preemptions=sum(counted) if counted else -1,
         requests=sum(one.requests for one in rounds),
         tokens=sum(one.tokens for one in rounds),

@@ -42,6 +42,13 @@ def test_beside_a_run_it_says_why(tmp_path: Path, more: dict[str, object], cause
     assert answer(look([place])).cause == cause
 
 
+def test_an_engine_that_does_not_say_how_full_its_cache_is_is_not_empty(tmp_path: Path) -> None:
+    clock = made.clock(tmp_path / "clock.jsonl")
+    assert read_clock(clock).engines[0].kv_usage == 0.9
+    clock.write_text(clock.read_text().replace("0.9, 10]", "0.0, 10]"))
+    assert read_clock(clock).engines[0].kv_usage == -1
+
+
 def test_what_is_cut_or_foreign_is_told(tmp_path: Path) -> None:
     file = made.clock(tmp_path / "clock.jsonl")
     text = file.read_text()
