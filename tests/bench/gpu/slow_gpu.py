@@ -31,7 +31,7 @@ from torch.distributed.fsdp import fully_shard
 from rlcheck.measure.slow.answer import slow_rank
 from rlcheck.measure.slow.clock import read_clock
 from rltrain.core.spent import SPENT, Span
-from rltrain.workers.fsdp.comm_timing import TimedAllGather, time_gradients, time_weights
+from rltrain.workers.fsdp.comm_timing import TimedAllGather, time_gradients, time_weights, together
 
 GPU = torch.cuda.is_available()
 WIDE, LAYERS, ROWS = (8192, 12, 8192) if GPU else (256, 4, 256)
@@ -92,6 +92,9 @@ class Job:
         def act() -> float:
             loss: Tensor = self.model(self._rows).float().square().mean()
             loss.backward()
+            # As rltrain's norm of all gradients does.
+            with together(loss.detach()):
+                dist.all_reduce(loss.detach().clone())
             self._optimizer.step()
             self._optimizer.zero_grad()
             return float(loss)

@@ -64,6 +64,8 @@ class Spent:
     def __init__(self) -> None:
         self._together_s = self._queued_together_s = 0.0
         self._later: list[Callable[[], float]] = []
+        self.number = 0
+        """Of the call in hand."""
 
     def later(self, seconds: Callable[[], float]) -> None:
         """Count what SECONDS returns at the end of the call as time in collectives: of a device that runs behind."""
@@ -86,6 +88,7 @@ class Spent:
     def timed(self, act: Callable[[], Any]) -> tuple[Any, Span]:
         """What ACT returns, and where its time went."""
         self._together_s, self._queued_together_s, self._later = 0.0, 0.0, []
+        self.number += 1
         begun, cpu, queued = time.perf_counter(), time.process_time(), _queued_s()
         value = act()
         wall = time.perf_counter() - begun

@@ -101,7 +101,7 @@ class TimedReduceScatter:
             work = dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
             after.record()
             self._events.append((before, after))
-            SPENT.later(lambda: _elapsed_s(before, after))
+            _STALL.begin()
             return work
         start = time.perf_counter()
         with SPENT.together():
@@ -146,8 +146,45 @@ class TimedAllGather:
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         """Gather the INPUT_TENSOR of all ranks of GROUP in OUTPUT_TENSOR."""
+        if output_tensor.is_cuda:
+            _STALL.end()
+            return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
         with together(output_tensor):
             return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class Stall:
+    """For how long the stream that computes stands still between a reduction and what it does next.
+
+    On CUDA collectives run beside the computing, on streams of their own: a rank that is a millisecond ahead waits
+    for it in each of them, and computes meanwhile. Their own times added up would call the other rank slow. After the
+    last reduction of a backward pass the stream waits for it; nothing else is queued until the next weights are asked
+    for, or a `together` block comes. Waits for weights before a layer's forward pass count as own work.
+    """
+
+    def __init__(self) -> None:
+        self._since: torch.cuda.Event | None = None
+        self._call = 0
+
+    def begin(self) -> None:
+        """A reduction was queued."""
+        self._since, self._call = _mark(), SPENT.number
+
+    def end(self) -> None:
+        """The stream has got over what came after it: that was time with other ranks."""
+        since, self._since = self._since, None
+        if since is not None and self._call == SPENT.number:
+            now = _mark()
+            SPENT.later(lambda: _elapsed_s(since, now))
+
+
+_STALL = Stall()
+
+
+def _mark() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.default_stream())
+    return event
 
 
 @contextmanager
@@ -160,6 +197,7 @@ def together(tensor: Tensor) -> Generator[None]:
         with SPENT.together():
             yield
         return
+    _STALL.end()
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     before.record()
     yield
