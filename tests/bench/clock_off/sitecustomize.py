@@ -1,7 +1,7 @@
 """Takes rltrain's clock out of the processes of a run: of all calls and rounds (CLOCK_OFF=all), or of every other one.
 
 For every other one (CLOCK_OFF=DIR) the seconds of each call and round are written to DIR, a line each: what, with the
-clock or without, seconds, and seconds of a processor.
+clock or without, seconds, seconds of a processor, and how many collectives were in it.
 """
 
 import contextlib
@@ -15,19 +15,21 @@ from collections import Counter
 from pathlib import Path
 
 HOW = os.environ.get("CLOCK_OFF", "")
-STATE = {"on": HOW != "all", "round": False, "round_s": 0.0, "round_cpu_s": 0.0}
+STATE = {"on": HOW != "all", "round": False, "round_s": 0.0, "round_cpu_s": 0.0, "together": 0}
 COUNTS = Counter()
 
 
 def note(what, on, seconds, cpu_s):
     with (Path(HOW) / f"{os.getpid()}.jsonl").open("a") as file:
-        file.write(json.dumps([what, on, seconds, cpu_s]) + "\n")
+        file.write(json.dumps([what, on, seconds, cpu_s, STATE["together"]]) + "\n")
+    STATE["together"] = 0
 
 
 def in_spent(module):
     timed = module.Spent.together
 
     def together(self):
+        STATE["together"] += 1
         return timed(self) if STATE["on"] else contextlib.nullcontext()
 
     module.Spent.together = together

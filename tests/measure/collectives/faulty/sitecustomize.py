@@ -3,7 +3,7 @@
 FAULT is KIND or KIND@N, from the N-th all_reduce on (1 by default). KIND is stop or kill (this very process; with
 `leave-` before it not there but when the group is taken apart, with `idle-` a moment after that, once), sleep
 (for ever), slow (15 ms more in each, and in send/recv), add-before (1 to the numbers), drop (this part of
-the sum). `busy`: this process has one core, on which three others work all the time (Linux).
+the sum). `throttled`: this process is stopped for three quarters of the time, as a device that is too hot is.
 """
 
 import importlib.abc
@@ -14,6 +14,15 @@ import subprocess
 import sys
 import threading
 import time
+
+THROTTLE = """import os, signal, sys, time
+pid = int(sys.argv[1])
+while os.getppid() == pid:
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.03)
+    os.kill(pid, signal.SIGCONT)
+    time.sleep(0.01)
+"""
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -27,6 +36,9 @@ class Finder(importlib.abc.MetaPathFinder):
         def exec_module(module):
             execute(module)
             when, _, kind = os.environ["FAULT"].partition("-")
+            if when == "throttled":
+                subprocess.Popen([sys.executable, "-S", "-c", THROTTLE, str(os.getpid())])
+                return
             if when in ("leave", "idle"):
                 module.destroy_process_group = Leaving(when, kind, module.destroy_process_group)
                 return
@@ -70,16 +82,5 @@ class Fault:
         return self.true(tensor, *args, **kwargs)
 
 
-def make_busy():
-    """Once for a machine: its ranks inherit the core."""
-    os.environ["FAULT"] = ""
-    core = min(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {core})
-    for _ in range(3):
-        subprocess.Popen([sys.executable, "-S", "-c", f"import os\nwhile os.getppid() == {os.getpid()}: pass"])
-
-
-if os.environ.get("FAULT") == "busy":
-    make_busy()
 if os.environ.get("FAULT"):
     sys.meta_path.insert(0, Finder())
