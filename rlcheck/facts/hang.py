@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rlcheck.facts.base import Struct
+from rlcheck.facts.flight import Dump
 
 Kind = Literal["behind", "mismatch", "no dump", "not started", "circle", "inside", "stopped", "gone", "gil", "stuck"]
 """Why a rank is a culprit: it has not called what others wait in; it has called something else; it left no dump; its
@@ -88,7 +89,7 @@ class Process(Struct, frozen=True):
     `rank`: None for one that is none; `world`: ranks of its job, 0: unknown; `job`: ranks of one job share it. `title`:
     its command line. `hindrance`: what keeps it from going on at all. `looks`: its threads each time, the main one
     first; () where they could not be seen. `cpu_share`: of one CPU between first and last look. `peers`: at the last.
-    `runs`: the method that Ray runs there.
+    `runs`: the method that Ray runs there. `node`: its machine, where several were looked at.
     """
 
     pid: int
@@ -103,16 +104,19 @@ class Process(Struct, frozen=True):
     cpu_share: float = 0.0
     peers: tuple[Peer, ...] = ()
     runs: str = ""
+    node: str = ""
 
 
 class HangFacts(Struct, frozen=True):
     """One job on one node. `watched_s`: between first and last look. `missing`: ranks of this node without a process;
-    `elsewhere`: ranks on other nodes, which were not looked at. `dumped`: what flight-recorder dumps say that the
-    ranks gave on request. `notes`: what could not be looked at."""
+    `elsewhere`: ranks on other nodes, which were not looked at. `recorded`: what flight recorders held of ranks that
+    gave it on request; `open_s`: how long ago the first call was queued that is still open in them. `notes`: what could
+    not be looked at."""
 
     processes: tuple[Process, ...] = ()
     watched_s: float = 0.0
     missing: tuple[int, ...] = ()
     elsewhere: tuple[int, ...] = ()
-    dumped: Hang | None = None
+    recorded: tuple[Dump, ...] = ()
+    open_s: float | None = None
     notes: tuple[str, ...] = ()

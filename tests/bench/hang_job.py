@@ -100,7 +100,7 @@ def record(rank: int) -> None:
         with open(pipe, "rb") as stream:
             stream.readline()
         path = Path(f"{os.environ['TORCH_FR_DUMP_TEMP_FILE']}{rank}")
-        path.with_suffix(".part").write_bytes(recorder._dump_fr_trace())
+        path.with_suffix(".part").write_bytes(recorder._dump_fr_trace(True, False, False))
         path.with_suffix(".part").rename(path)
 
 

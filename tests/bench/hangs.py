@@ -138,18 +138,20 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(FAULTS))
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
+    faults = options.only.split(",")
+    chances = {fault: random.Random(f"{options.seed}/{fault}") for fault in faults}
     rows: list[dict[str, Any]] = []
-    for fault in options.only.split(","):
-        chance = random.Random(f"{options.seed}/{fault}")
-        for _ in range(options.times):
-            rows.append(tried(fault, chance))
+    for _ in range(options.times):
+        for fault in faults:
+            rows.append(tried(fault, chances[fault]))
             print(json.dumps(rows[-1]), flush=True)
+        if options.output:
+            found = {"date": time.strftime("%Y-%m-%d"), "seed": options.seed, "cpus": os.cpu_count(), "trials": rows}
+            options.output.write_text(json.dumps(found, indent=1) + "\n")
+    for fault in faults:
         own = [row for row in rows if row["fault"] == fault]
         right_ones, slowest = sum(row["right"] for row in own), max(row["seconds"] for row in own)
         print(f"{fault}: {right_ones} of {len(own)}, slowest {slowest} s", flush=True)
-    if options.output:
-        found = {"date": time.strftime("%Y-%m-%d"), "seed": options.seed, "cpus": os.cpu_count(), "trials": rows}
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

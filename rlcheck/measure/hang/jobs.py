@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlcheck.errors import UserError
 from rlcheck.facts.hang import Process
+from rlcheck.measure.hang.recorders import pipe_of
 from rlcheck.stacks import command, members, parents, pids, read
 
 MOST_PROCESSES = 256
@@ -23,12 +24,13 @@ _ROLES = (("engine", r"vllm|sglang|engine"), ("reward", r"reward|judge|verifier"
 
 @dataclass(frozen=True)
 class Job:
-    """PROCESSES of one job here. MISSING, ELSEWHERE: as in `HangFacts`."""
+    """PROCESSES of one job here. MISSING, ELSEWHERE: as in `HangFacts`. PIPES: to recorders that can be asked."""
 
     processes: tuple[Process, ...]
     missing: tuple[int, ...] = ()
     elsewhere: tuple[int, ...] = ()
     environs: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
+    pipes: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
 
 
 def find(pid: int | None, directory: str) -> Job:
@@ -123,7 +125,8 @@ def _made(
         if one.rank is not None:
             numbers[one.rank] = (each, environs[each])
     missing, elsewhere = _absent(numbers)
-    return Job(tuple(found), missing, elsewhere, environs)
+    pipes = {one.pid: pipe for one in found if (pipe := pipe_of(environs.get(one.pid, {}))) is not None}
+    return Job(tuple(found), missing, elsewhere, environs, pipes)
 
 
 def _named(one: Process, name: str) -> Process:

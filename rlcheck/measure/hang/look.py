@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from rlcheck.diagnose.hang.find import look as read_dumps
-from rlcheck.facts.hang import Hang, HangFacts, Process, Thread
+from rlcheck.facts.flight import Dump
+from rlcheck.facts.hang import HangFacts, Process, Thread
 from rlcheck.measure.hang.jobs import Job, process
 from rlcheck.measure.hang.reads import Table
+from rlcheck.measure.hang.recorders import ask, worth_asking
 from rlcheck.measure.machine.process import run_command
 from rlcheck.stacks import Member, hindrance, parents, pids, py_spy, read
 
@@ -24,7 +24,9 @@ _SPY_S = 4.0
 _AT_ONCE = 4
 _ALL_SPIES_S = 6.0
 """All looks together may take so long besides the time between them: the command answers within 20 s."""
-_DUMP_S = 5.0
+_DUMPS_S, _BY_S = 3.0, 15.0
+"""Recorders may take until so long after the first look, and at least the shorter time: torch loads its compiler for
+the first dump."""
 _LOOKS = 3
 _MOST_ANSWERERS = 16
 _MOST_TASKS = 256
@@ -54,8 +56,10 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
         share = (_cpu_s(one.pid) - first[one.pid]) / max(passed, 1e-3)
         stopped = hindrance(Member("", one.pid))
         found.append(replace(one, looks=seen, peers=peers, cpu_share=round(share, 3), hindrance=stopped))
-    on("flight recorders")
-    dumped, notes = _dumps(job)
+    recorded, notes = (), list[str]()
+    if worth_asking(found):
+        on("flight recorders")
+        recorded, notes = ask(found, job.pipes, max(_DUMPS_S, begun + _BY_S - time.monotonic()))
     blind = [one for one in found if not one.looks and not one.hindrance]
     if blind:
         notes.append(_blind(blind))
@@ -63,8 +67,14 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
         notes.append(f"{len(job.elsewhere)} ranks of other nodes were not looked at: run rlcheck hang there, too")
     return HangFacts(
         processes=tuple(found), watched_s=round(passed, 1), missing=job.missing, elsewhere=job.elsewhere,
-        dumped=dumped, notes=tuple(notes),
+        recorded=recorded, open_s=_open_s(recorded), notes=tuple(notes),
     )  # fmt: skip
+
+
+def _open_s(recorded: Sequence[Dump]) -> float | None:
+    """How long the oldest call has been open."""
+    queued = [call.created_ns for dump in recorded for call in dump.calls if call.open and call.created_ns]
+    return round(time.time() - min(queued) / 1e9, 1) if queued else None
 
 
 def _answerers(job: Job) -> tuple[Process, ...]:
@@ -135,55 +145,3 @@ def _cpu_s(pid: int) -> float:
     """CPU time that the process has used."""
     fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
-
-
-# Flight recorders
-
-
-def _dumps(job: Job) -> tuple[Hang | None, list[str]]:
-    """What the ranks' recorders hold, where they give it on request: a byte into the pipe that torch reads."""
-    asked: dict[str, float] = {}
-    for one in job.processes:
-        own = job.environs.get(one.pid, {})
-        pipe, file = own.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", ""), _dump_file(own)
-        if one.rank is None or not pipe or not file or one.hindrance:
-            continue
-        path = f"{file}{one.rank}"
-        before = _written(path)
-        if _ask(f"{pipe}{one.rank}.pipe"):
-            asked[path] = before
-    deadline = time.monotonic() + _DUMP_S
-    while asked and time.monotonic() < deadline and any(_written(path) <= before for path, before in asked.items()):
-        time.sleep(0.1)
-    time.sleep(0.2 if asked else 0.0)  # they are written in one piece, and small
-    fresh = [path for path, before in asked.items() if _written(path) > before]
-    if not fresh:
-        return None, [f"{len(asked)} ranks were asked for flight-recorder dumps and gave none"] if asked else []
-    found = read_dumps(fresh)
-    return found.hang, list(found.notes)
-
-
-def _dump_file(own: dict[str, str]) -> str:
-    return own.get("TORCH_FR_DUMP_TEMP_FILE") or own.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or ""
-
-
-def _ask(pipe: str) -> bool:
-    try:
-        if not Path(pipe).is_fifo():
-            return False
-        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # fails where no process reads it
-    except OSError:
-        return False
-    try:
-        return os.write(descriptor, b"1\n") > 0
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _written(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
