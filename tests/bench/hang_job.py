@@ -1,8 +1,8 @@
 """One process of a job that stands still on purpose: `hang_job.py ROLE FAULT STEP ODD PORT`, with torchrun's variables.
 
 ROLE: rank, or the name of a service (reward, engine). Steps are all_reduce calls; at STEP the rank ODD does FAULT.
-With TORCH_NCCL_DEBUG_INFO_PIPE_FILE and TORCH_FR_DUMP_TEMP_FILE a rank writes its flight record on request, as torch
-does for NCCL.
+HANG_BACKEND: gloo or nccl. With gloo a rank writes its flight record on request, as torch does for NCCL by itself
+(TORCH_NCCL_DEBUG_INFO_PIPE_FILE, TORCH_FR_DUMP_TEMP_FILE).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def score_one_answer() -> None:
     threading.Event().wait()
 
 
-def odd_one(fault: str, dist: Any) -> None:
+def odd_one(fault: str, dist: Any, torch: Any) -> None:
     """What one rank does in place of its step."""
     if fault == "gil":
         ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter lock
@@ -61,6 +61,8 @@ def odd_one(fault: str, dist: Any) -> None:
             time.sleep(1000)  # went on to something else without the others
     elif fault == "op":
         dist.barrier()
+    elif fault.startswith("kernel"):
+        torch.cuda._sleep(1 << 62)
 
 
 def rank_of(fault: str, step: int, odd: int, port: int) -> None:
@@ -70,22 +72,29 @@ def rank_of(fault: str, step: int, odd: int, port: int) -> None:
 
     dist: Any = torch.distributed
 
-    rank = int(os.environ["RANK"])
-    if os.environ.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"):
+    rank, backend = int(os.environ["RANK"]), os.environ["HANG_BACKEND"]
+    device = f"cuda:{os.environ['LOCAL_RANK']}" if backend == "nccl" else "cpu"
+    if backend == "gloo":
         threading.Thread(target=record, args=(rank,), daemon=True).start()
+    else:
+        torch.cuda.set_device(device)
     ready = Path(os.environ["HANG_DIR"], f"ready.{rank}")
     if fault == "missing":
         ready.touch()
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=600))
+    usual, other = (4, 8) if backend == "gloo" else (1 << 20, 1 << 26)
     for number in range(1_000_000):
         if number == step:
             ready.touch()
         if number == step and rank == odd and fault not in ("stopped", "healthy"):
-            odd_one(fault, dist)
+            odd_one(fault, dist, torch)
         if port and rank == odd:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/score", timeout=600).read()
         odd_size = fault == "shape" and number == step and rank == odd
-        dist.all_reduce(torch.ones(8 if odd_size else 4))
+        numbers = torch.ones(other if odd_size else usual, device=device)
+        dist.all_reduce(numbers)
+        if backend == "nccl":
+            numbers[0].item()  # the loss, as every trainer reads it
         time.sleep(0.002)
 
 

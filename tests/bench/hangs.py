@@ -2,7 +2,9 @@
 
 `.venv/bin/python -m tests.bench.hangs [--times 20] [--seed 0] [--only stopped,gil] [-o record.json]`. Each fault is
 planted `times` times; a placement counts where exactly the planted rank or role is named, and for the healthy job where
-none is.
+none is. `--backend nccl --world 2` does it on GPUs (`tests/bench/gpu/hangs.sh`), with a kernel that never ends, too:
+with torch's timing of collectives (TORCH_NCCL_ENABLE_TIMING=1), where its rank must be named, and without, where none
+may be.
 """
 
 from __future__ import annotations
@@ -27,16 +29,22 @@ JOB = Path(__file__).with_name("hang_job.py")
 WORLD = 4
 START_S = 90.0
 FAULTS = ("stopped", "gil", "exception", "shape", "op", "missing", "reward", "engine", "healthy")
+ON_GPUS = ("stopped", "gil", "exception", "shape", "missing", "kernel", "op", "healthy", "kernel_untimed")
 
 
 @contextmanager
-def planted(fault: str, odd: int, step: int, directory: Path) -> Generator[list[subprocess.Popen[bytes]]]:
-    """A job of four ranks in which FAULT has happened on rank ODD at STEP."""
+def planted(
+    fault: str, odd: int, step: int, directory: Path, backend: str = "gloo", world: int = WORLD
+) -> Generator[list[subprocess.Popen[bytes]]]:
+    """A job of WORLD ranks in which FAULT has happened on rank ODD at STEP."""
     service = fault if fault in ("reward", "engine") else ""
-    environ = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_port()), "WORLD_SIZE": str(WORLD),
-               "OMP_NUM_THREADS": "1", "HANG_DIR": str(directory), "TORCH_FR_BUFFER_SIZE": "2000",
+    environ = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_port()), "WORLD_SIZE": str(world),
+               "OMP_NUM_THREADS": "1", "HANG_DIR": str(directory), "HANG_BACKEND": backend,
+               "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
                "TORCH_FR_DUMP_TEMP_FILE": str(directory / "fr_"),
-               "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(directory / "ask_")}  # fmt: skip
+               "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(directory / "fr_"),
+               "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(directory / "ask_"),
+               "TORCH_NCCL_ENABLE_TIMING": str(int(fault == "kernel"))}  # fmt: skip
     port = _port() if service else 0
     script = directory / f"{service}_server.py" if service else JOB
     script.symlink_to(JOB) if service else None
@@ -46,7 +54,7 @@ def planted(fault: str, odd: int, step: int, directory: Path) -> Generator[list[
         if service:
             running.append(_start([str(script), service, *words], os.environ, directory / "service.log"))
             _await(lambda: _listens(port), "the service")
-        ranks = [rank for rank in range(WORLD) if fault != "missing" or rank != odd]
+        ranks = [rank for rank in range(world) if fault != "missing" or rank != odd]
         for rank in ranks:
             own = {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             running.append(_start([str(JOB), "rank", *words], own, directory / f"rank{rank}.log"))
@@ -85,16 +93,13 @@ def _await(done: Any, what: str) -> None:
         time.sleep(0.1)
 
 
-def asked(pid: int, watched_s: float = 6.0) -> tuple[int, dict[str, Any], float]:
+def asked(pid: int, watched_s: float = 6.0, *more: str) -> tuple[int, dict[str, Any], float]:
     """Exit code, report and seconds of `rlcheck hang --pid PID`."""
     begun = time.monotonic()
     words = [sys.executable, "-m", "rlcheck", "hang", "--pid", str(pid), "--for", str(watched_s), "--format", "json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    return (
-        done.returncode,
-        json.loads(done.stdout) if done.stdout else {"stderr": done.stderr},
-        time.monotonic() - begun,
-    )
+    done = subprocess.run([*words, *more], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    report = json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
+    return done.returncode, report, time.monotonic() - begun
 
 
 def right(fault: str, odd: int, code: int, report: dict[str, Any]) -> bool:
@@ -103,25 +108,37 @@ def right(fault: str, odd: int, code: int, report: dict[str, Any]) -> bool:
     if fault == "healthy":
         return code == 0 and hang is None
     named = [(one["rank"], one["role"]) for one in hang["culprits"]] if hang else []
+    if fault == "kernel_untimed":
+        return code in (1, 2) and not named
     if fault in ("reward", "engine"):
         return code == 1 and named == [(None, fault)]
     return code == 1 and [rank for rank, _ in named] == [odd]
 
 
-def tried(fault: str, chance: random.Random) -> dict[str, Any]:
-    """One placement, and what was said of it."""
-    odd, step = chance.randrange(WORLD), chance.randrange(5, 60)
-    with tempfile.TemporaryDirectory(prefix="hang") as name, planted(fault, odd, step, Path(name)) as running:
-        alive = [process for process in running if process.poll() is None]
-        states = [_state(process.pid) for process in alive]
-        code, report, seconds = asked(alive[-1].pid)
-        same = [process.poll() is None for process in alive] and [_state(process.pid) for process in alive] == states
-    hang: dict[str, Any] = report.get("hang") or {}
-    culprits: list[dict[str, Any]] = hang.get("culprits", [])
-    return {"fault": fault, "odd": odd, "step": step, "right": right(fault, odd, code, report), "code": code,
-            "seconds": round(seconds, 1), "as_it_was": None if fault == "healthy" else bool(same),
-            "said": hang.get("said", ""), "culprits": [(c["rank"], c["role"], c["kind"]) for c in culprits],
-            **({} if "hang" in report else {"stderr": report.get("stderr", "")})}  # fmt: skip
+def tried(fault: str, chance: random.Random, backend: str = "gloo", world: int = WORLD) -> dict[str, Any]:
+    """One placement, and what was said of it; of a wrong one also what was seen."""
+    odd, step = chance.randrange(world), chance.randrange(5, 60)
+    row: dict[str, Any] = {"fault": fault, "odd": odd, "step": step, "right": False, "seconds": 0.0}
+    with tempfile.TemporaryDirectory(prefix="hang") as name:
+        directory = Path(name)
+        try:
+            with planted(fault, odd, step, directory, backend, world) as running:
+                alive = [process for process in running if process.poll() is None]
+                states = [_state(process.pid) for process in alive]
+                code, report, seconds = asked(alive[-1].pid, 6.0, "--record", str(directory / "facts.json"))
+                same = all(p.poll() is None for p in alive) and [_state(p.pid) for p in alive] == states
+        except (TimeoutError, IndexError) as error:
+            logs = {path.name: path.read_text(errors="replace")[-1500:] for path in directory.glob("*.log")}
+            return {**row, "error": repr(error), "logs": logs}
+        hang: dict[str, Any] = report.get("hang") or {}
+        culprits: list[dict[str, Any]] = hang.get("culprits", [])
+        row |= {"right": right(fault, odd, code, report), "code": code, "seconds": round(seconds, 1),
+                "as_it_was": None if fault == "healthy" else bool(same), "said": hang.get("said", ""),
+                "culprits": [(c["rank"], c["role"], c["kind"], c["call"]) for c in culprits],
+                "notes": report.get("notes", [report.get("stderr", "")])}  # fmt: skip
+        if not row["right"] and (directory / "facts.json").exists():
+            row["facts"] = json.loads((directory / "facts.json").read_text())
+    return row
 
 
 def _state(pid: int) -> str:
@@ -135,22 +152,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default=",".join(FAULTS))
+    parser.add_argument("--only")
+    parser.add_argument("--backend", default="gloo", choices=("gloo", "nccl"))
+    parser.add_argument("--world", type=int, default=WORLD)
+    parser.add_argument("--within", type=float, default=1e9, metavar="SECONDS", help="begin no placement after that")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    faults = options.only.split(",")
+    faults = options.only.split(",") if options.only else FAULTS if options.backend == "gloo" else ON_GPUS
     chances = {fault: random.Random(f"{options.seed}/{fault}") for fault in faults}
     rows: list[dict[str, Any]] = []
+    begun = time.monotonic()
     for _ in range(options.times):
         for fault in faults:
-            rows.append(tried(fault, chances[fault]))
-            print(json.dumps(rows[-1]), flush=True)
-        if options.output:
-            found = {"date": time.strftime("%Y-%m-%d"), "seed": options.seed, "cpus": os.cpu_count(), "trials": rows}
-            options.output.write_text(json.dumps(found, indent=1) + "\n")
+            if time.monotonic() - begun > options.within:
+                continue
+            rows.append(tried(fault, chances[fault], options.backend, options.world))
+            print(json.dumps({key: value for key, value in rows[-1].items() if key != "facts"}), flush=True)
+            if options.output:
+                found = {"date": time.strftime("%Y-%m-%d"), "seed": options.seed, "cpus": os.cpu_count(),
+                         "backend": options.backend, "world": options.world, "trials": rows}  # fmt: skip
+                options.output.write_text(json.dumps(found, indent=1) + "\n")
     for fault in faults:
         own = [row for row in rows if row["fault"] == fault]
-        right_ones, slowest = sum(row["right"] for row in own), max(row["seconds"] for row in own)
+        right_ones, slowest = sum(row["right"] for row in own), max((row["seconds"] for row in own), default=0.0)
         print(f"{fault}: {right_ones} of {len(own)}, slowest {slowest} s", flush=True)
 
 

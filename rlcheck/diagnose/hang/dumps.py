@@ -51,6 +51,15 @@ def read(path: str, rank: int | None = None) -> Dump:
             data = file.read(MOST_BYTES)
     except OSError as error:
         raise NoDump(f"it cannot be read: {error.strerror}") from None
+    return parse(data, path, rank)
+
+
+def parse(data: bytes, path: str, rank: int | None = None) -> Dump:
+    """The dump that DATA is, which came from PATH; RANK as of `read`.
+
+    Raises:
+        NoDump: as of `read`.
+    """
     value = _value(data)
     groups, names = _groups(value.get("pg_config"))
     calls = _calls(value.get("entries"))

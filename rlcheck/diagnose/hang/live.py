@@ -20,9 +20,7 @@ from rlcheck.diagnose.hang.seen import BUSY, call_of, collective, holds_lock, mo
 from rlcheck.diagnose.hang.verdict import solve
 from rlcheck.facts.hang import Culprit, Hang, HangFacts, Kind, Peer, Process, Wait
 
-_RAY_WAITS = re.compile(
-    r"ray/_private/(worker|client_mode_hook)\.py:\d+ in (get|wait|get_objects)|ray/_private/worker\.py"
-)
+_RAY_WAITS = re.compile(r"ray/_private/worker\.py:\d+ in (\w+\.)?(get|wait|get_objects)$")
 _LONG_S = 60.0
 """A call that was queued so long ago does not end; GPUs that are behind by less may catch up."""
 _ASK = "flight recorders that can be asked would tell (docs/diagnose.md), or a longer look: --for 60"
@@ -143,7 +141,11 @@ def judge(facts: HangFacts) -> Judged:
         return of_recorders
     targets = {pid: found for pid, found in graph.edges.items() if found}
     stopped = [one.pid for one in facts.processes if one.hindrance in _ALONE and one.role != "launcher"]
-    locked = [one.pid for one in facts.processes if one.rank is not None and holds_lock(one) and one.cpu_share < BUSY]
+    locked = [
+        one.pid
+        for one in facts.processes
+        if one.rank is not None and not one.hindrance and holds_lock(one) and one.cpu_share < BUSY
+    ]
     ends = bottoms(targets)
     found: dict[int, Kind] = {}
     moving: list[Process] = []
@@ -275,8 +277,9 @@ def _hang(graph: Graph, targets: Mapping[int, set[int]], found: Mapping[int, Kin
     names = [_name(one) for one in culprits]
     count = len(set(targets) - set(found)) or len(graph.inside)
     wait = "process waits" if count == 1 else "processes wait"
+    whom = f"{', '.join(names[:8])}{_why(culprits)}"
     return Hang(
-        said=f"{count} {wait} for {', '.join(names[:8])}{_why(culprits)}",
+        said=f"{count} {wait} for {whom}" if count else f"no process was seen to wait for {whom}",
         culprits=tuple(culprits),
         waits=tuple(
             _wait(graph, pid, some, gone)

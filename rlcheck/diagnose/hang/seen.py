@@ -10,7 +10,9 @@ from rlcheck.facts.hang import Process, Thread
 _FRAME = re.compile(r"(.*):(\d+) in (.*)", re.S)
 BUSY = 0.2
 """Of one CPU: who uses more, computes."""
-_SERVES = re.compile(r"/(selectors|base_events|socketserver|queue|http/server|concurrent/futures/thread)\.py:")
+_SERVES = re.compile(
+    r"/(selectors|base_events|socketserver|queue|http/server|concurrent/futures/thread)\.py:|in Worker\.main_loop"
+)
 _JOINS = re.compile(r"/(threading|futures/_base)\.py:")
 """Files of the innermost frames of a thread that has nothing to do, and of one that waits for another thread."""
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rlcheck.facts.flight import Dump
 from rlcheck.facts.hang import HangFacts, Process, Thread
-from rlcheck.measure.hang.jobs import Job, process
+from rlcheck.measure.hang.jobs import Job, process, works
 from rlcheck.measure.hang.reads import Table
 from rlcheck.measure.hang.recorders import ask, worth_asking
 from rlcheck.measure.machine.process import run_command
@@ -87,6 +87,8 @@ def _answerers(job: Job) -> tuple[Process, ...]:
         peers = [peer for tid in _tasks(pid) for peer in table.peers(pid, tid)]
         for other in sorted({peer.pid for peer in peers if peer.pid and peer.how != "child"} - known - {os.getpid()}):
             known.add(other)
+            if not works(other):
+                continue
             todo.append(other)
             found.append(process(other, above, job.environs))
     return tuple(found)

@@ -1,22 +1,30 @@
-"""Asks the flight recorders of running ranks for what they hold: a byte into the pipe that torch, or rltrain, reads."""
+"""Asks the flight recorders of running ranks for what they hold: at rltrain's socket, or by the pipe of torch."""
 
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from rlcheck.diagnose.hang.dumps import NoDump, read
+from rlcheck.diagnose.hang.dumps import MOST_BYTES, NoDump, parse, read
 from rlcheck.diagnose.hang.seen import collective, goes_on, holds_lock
 from rlcheck.facts.flight import Call, Dump
 from rlcheck.facts.hang import Process
 
 Pipes = Mapping[int, tuple[str, str]]
 """By process: the pipe to ask with, and the file that is written then."""
+ADDRESS = "\0torch-flight-recorder-{pid}"
+"""In Linux's abstract namespace: where a rank of rltrain answers with its records, each after its length, 8 bytes."""
+_LENGTH = struct.Struct("<Q")
+_AT_ONCE = 16
 _MOST_CALLS = 64
 """Of one group, the last ones: what is open, and what others may have called differently."""
 
@@ -39,27 +47,76 @@ def worth_asking(processes: Sequence[Process]) -> bool:
 
 def ask(processes: Sequence[Process], pipes: Pipes, within_s: float) -> tuple[tuple[Dump, ...], list[str]]:
     """What the recorders of PROCESSES hold that answer WITHIN_S seconds, and what is to be said of the others."""
-    asked: dict[str, tuple[float, int]] = {}
-    for one in processes:
-        if one.rank is not None and one.pid in pipes:
-            pipe, file = pipes[one.pid]
-            before = _written(file)
-            if _tell(pipe):
-                asked[file] = before, one.rank
-    if not asked:
-        return (), ["no rank listens for requests for flight-recorder dumps (docs/diagnose.md says how to have them)"]
+    ranks = {one.pid: one.rank for one in processes if one.rank is not None}
     deadline = time.monotonic() + within_s
-    waited = dict(asked)
-    found: list[Dump] = []
-    while waited and time.monotonic() < deadline:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(lambda pid: _asked(pid, ranks[pid], pipes.get(pid), deadline), ranks))
+    late = [str(rank) for rank, dump in zip(ranks.values(), found, strict=True) if dump is None]
+    if len(late) == len(ranks):
+        return (), ["no rank gave its flight record (docs/diagnose.md says how ranks can be asked)"]
+    notes = [f"no flight record of ranks {', '.join(late[:16])}"] if late else []
+    return tuple(trimmed(dump) for dump in found if dump is not None), notes
+
+
+def _asked(pid: int, rank: int, pipe: tuple[str, str] | None, deadline: float) -> Dump | None:
+    """The record of one rank: of a socket, as rltrain has, or by the pipe to which torch listens."""
+    dump = _of_socket(pid, rank, deadline)
+    if dump is not None or pipe is None:
+        return dump
+    before = _written(pipe[1])
+    if not _tell(pipe[0]):
+        return None
+    while time.monotonic() < deadline:
         time.sleep(0.1)
-        for file, (before, rank) in list(waited.items()):
-            if _written(file) > before and (dump := _whole(file, rank)) is not None:
-                found.append(trimmed(dump))
-                del waited[file]
-    late = [str(rank) for _, rank in waited.values()]
-    notes = [f"flight-recorder dumps of ranks {', '.join(late[:16])} did not come within {within_s:.0f} s"]
-    return tuple(found), notes if late else []
+        with suppress(NoDump):  # it is being written
+            if _written(pipe[1]) > before:
+                return read(pipe[1], rank)
+    return None
+
+
+def _of_socket(pid: int, rank: int, deadline: float) -> Dump | None:
+    data = b""
+    try:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(max(0.1, deadline - time.monotonic()))
+            link.connect(ADDRESS.format(pid=pid))
+            while (part := link.recv(1 << 16)) and len(data) < MOST_BYTES and time.monotonic() < deadline:
+                data += part
+    except OSError:
+        return None
+    found: list[Dump] = []
+    while len(data) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(data)
+        with suppress(NoDump):
+            found.append(parse(data[_LENGTH.size : _LENGTH.size + length], "", rank))
+        data = data[_LENGTH.size + length :]
+    return merged(found)
+
+
+def merged(dumps: Sequence[Dump]) -> Dump | None:
+    """DUMPS of the recorders of one rank as one: each numbers the calls of a group for itself."""
+    if len(dumps) < 2:
+        return dumps[0] if dumps else None
+    whole = [
+        _keyed(dump, str(number), sum(len(one.calls) for one in dumps[:number])) for number, dump in enumerate(dumps)
+    ]
+    return replace(
+        dumps[0],
+        groups={key: ranks for dump in whole for key, ranks in dump.groups.items()},
+        names={key: name for dump in whole for key, name in dump.names.items()},
+        calls=tuple(call for dump in whole for call in dump.calls),
+        enqueued={key: number for dump in whole for key, number in dump.enqueued.items()},
+    )
+
+
+def _keyed(dump: Dump, mark: str, orders: int) -> Dump:
+    return replace(
+        dump,
+        groups={f"{key}/{mark}": ranks for key, ranks in dump.groups.items()},
+        names={f"{key}/{mark}": name for key, name in dump.names.items()},
+        calls=tuple(replace(one, group=f"{one.group}/{mark}", order=one.order + orders) for one in dump.calls),
+        enqueued={f"{key}/{mark}": number for key, number in dump.enqueued.items()},
+    )
 
 
 def trimmed(dump: Dump) -> Dump:
@@ -69,14 +126,6 @@ def trimmed(dump: Dump) -> Dump:
         groups[call.group].append(call)
     kept = {call.order for calls in groups.values() for call in calls[-_MOST_CALLS:]}
     return replace(dump, calls=tuple(replace(c, frames=c.frames[:4]) for c in dump.calls if c.order in kept))
-
-
-def _whole(file: str, rank: int) -> Dump | None:
-    """The dump in FILE; None while it is being written."""
-    try:
-        return read(file, rank)
-    except NoDump:
-        return None
 
 
 def _tell(pipe: str) -> bool:
