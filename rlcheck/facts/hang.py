@@ -7,6 +7,8 @@ from typing import Literal
 from rlcheck.facts.base import Struct
 from rlcheck.facts.flight import Dump
 
+PID_BITS = 22
+"""Of a process's number on Linux; what is above them is the number of its machine, where several were looked at."""
 Kind = Literal["behind", "mismatch", "no dump", "not started", "circle", "inside", "stopped", "gone", "gil", "stuck"]
 """Why a rank is a culprit: it has not called what others wait in; it has called something else; it left no dump; its
 GPU has not begun what the others' have; ranks wait for each other in a circle; all are in the same call, which does not
@@ -89,7 +91,8 @@ class Process(Struct, frozen=True):
     `rank`: None for one that is none; `world`: ranks of its job, 0: unknown; `job`: ranks of one job share it. `title`:
     its command line. `hindrance`: what keeps it from going on at all. `looks`: its threads each time, the main one
     first; () where they could not be seen. `cpu_share`: of one CPU between first and last look. `peers`: at the last.
-    `runs`: the method that Ray runs there. `node`: its machine, where several were looked at.
+    `runs`: the method that Ray runs there. `node`: its machine, where several were looked at. `ends`: addresses of its
+    own ends of connections to other machines.
     """
 
     pid: int
@@ -105,6 +108,12 @@ class Process(Struct, frozen=True):
     peers: tuple[Peer, ...] = ()
     runs: str = ""
     node: str = ""
+    ends: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """Its number on its machine: `pid` is one that no process of another machine has (`PID_BITS`)."""
+        return self.pid & ((1 << PID_BITS) - 1)
 
 
 class HangFacts(Struct, frozen=True):

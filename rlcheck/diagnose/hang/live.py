@@ -206,7 +206,7 @@ def _of_recorders(graph: Graph) -> Judged | None:
         return Judged(said=f"the job waits for {ranks_words(busy)}, which computes: {call_of(ranks[busy[0]])}")
     if named:
         known = [
-            replace(one, pid=ranks[one.rank].pid, stack=stack_of(ranks[one.rank]), node=ranks[one.rank].node)
+            replace(one, pid=ranks[one.rank].number, stack=stack_of(ranks[one.rank]), node=ranks[one.rank].node)
             if one.rank in ranks
             else one
             for one in named
@@ -265,7 +265,14 @@ def _hang(graph: Graph, targets: Mapping[int, set[int]], found: Mapping[int, Kin
         call = graph.inside.get(pid) or (f"{one.hindrance}: " if one.hindrance else "") + call_of(one)
         culprits.append(
             Culprit(
-                rank=one.rank, kind=kind, call=call, stack=stack_of(one), role=one.role, waited_for_by=waiters, pid=pid
+                rank=one.rank,
+                kind=kind,
+                call=call,
+                stack=stack_of(one),
+                role=one.role,
+                node=one.node,
+                waited_for_by=waiters,
+                pid=one.number,
             )
         )
     if not any(one.rank is not None and one.kind in ("stopped", "gil", "gone") for one in culprits) or not culprits:
@@ -313,7 +320,8 @@ def _why(culprits: Sequence[Culprit]) -> str:
 
 
 def _name(one: Culprit) -> str:
-    place = f" (process {one.pid})" if one.pid else ""
+    on = f" on {one.node}" if one.node else ""
+    place = f" (process {one.pid}{on})" if one.pid else on
     return (ranks_words((one.rank,)) if one.rank is not None else one.role) + place
 
 

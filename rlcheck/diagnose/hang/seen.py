@@ -19,7 +19,8 @@ _JOINS = re.compile(r"/(threading|futures/_base)\.py:")
 
 def who(one: Process) -> str:
     """`rank 3`, `reward (process 4711)`."""
-    return f"rank {one.rank}" if one.rank is not None else f"{one.role} (process {one.pid})"
+    place = f" on {one.node}" if one.node else ""
+    return f"rank {one.rank}{place}" if one.rank is not None else f"{one.role} (process {one.number}{place})"
 
 
 def working(one: Process) -> list[Thread]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
-from rlcheck.diagnose.hang.graph import Frame, in_collective
+from rlcheck.diagnose.hang.graph import Frame, Stack, in_collective
 
 MOST_BYTES = 4 << 20
 _MOST_FRAMES = 60
@@ -21,17 +20,6 @@ _BEGINS = re.compile(
 )
 _RANK = re.compile(r"rank[-_. =]{0,2}(\d{1,7})(?!\d)", re.I)
 _NUMBER = re.compile(r"\d{1,7}")
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The main thread of one process, the innermost frame first: `train.py:88 in step`. `role`: of its file's name."""
-
-    path: str
-    rank: int
-    frames: tuple[str, ...]
-    in_collective: bool
-    role: str = ""
 
 
 def looks_like_stacks(start: bytes) -> bool:

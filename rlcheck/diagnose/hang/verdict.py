@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from rlcheck.diagnose.hang.graph import bottoms, ranks_words
-from rlcheck.diagnose.hang.stacks import Stack
+from rlcheck.diagnose.hang.graph import Stack, bottoms, ranks_words
 from rlcheck.diagnose.hang.waits import Edge, Job
 from rlcheck.facts.flight import Call, Dump
 from rlcheck.facts.hang import Culprit, Hang, Kind, Wait

@@ -55,7 +55,8 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
         peers = tuple(peer for peer in read_from[one.pid] if peer.tid in threads)
         share = (_cpu_s(one.pid) - first[one.pid]) / max(passed, 1e-3)
         stopped = hindrance(Member("", one.pid))
-        found.append(replace(one, looks=seen, peers=peers, cpu_share=round(share, 3), hindrance=stopped))
+        ends = table.ends(one.pid)
+        found.append(replace(one, looks=seen, peers=peers, cpu_share=round(share, 3), hindrance=stopped, ends=ends))
     recorded, notes = (), list[str]()
     if worth_asking(found):
         on("flight recorders")
@@ -64,7 +65,7 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
     if blind:
         notes.append(_blind(blind))
     if job.elsewhere:
-        notes.append(f"{len(job.elsewhere)} ranks of other nodes were not looked at: run rlcheck hang there, too")
+        notes.append(f"{len(job.elsewhere)} ranks of other nodes were not looked at: --hosts or --head-ip does that")
     return HangFacts(
         processes=tuple(found), watched_s=round(passed, 1), missing=job.missing, elsewhere=job.elsewhere,
         recorded=recorded, open_s=_open_s(recorded), notes=tuple(notes),

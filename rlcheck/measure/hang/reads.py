@@ -23,6 +23,7 @@ _CALLS: dict[str, tuple[tuple[int, ...], ...]] = {
 """Numbers of system calls by machine: read, readv, recvfrom, recvmsg; poll, ppoll; wait4, waitid."""
 _SS_S = 3.0
 _MOST_FILES = 4096
+_MOST_ENDS = 256
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Table:
     pids: Iterable[int]
     _holders: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     _other: dict[str, str] = field(default_factory=dict[str, str])
+    _near: dict[str, str] = field(default_factory=dict[str, str])
     _remote: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -59,6 +61,12 @@ class Table:
             return (Peer(tid=tid, how="child", pid=child if child < 1 << 31 else 0),)
         return ()
 
+    def ends(self, pid: int) -> tuple[str, ...]:
+        """The addresses of its own ends of connections to other machines."""
+        mine = [file for file, holders in self._holders.items() if pid in holders and file in self._near]
+        near = [self._near[file] for file in mine if _host(self._near[file]) != _host(self._remote[file])]
+        return tuple(sorted(near)[:_MOST_ENDS])
+
     def _at(self, pid: int, tid: int, descriptor: int) -> tuple[Peer, ...]:
         file = _file(pid, str(descriptor))
         how, _, _ = file.partition(":")
@@ -82,7 +90,7 @@ class Table:
                 if len(words) > 9 and words[3] in ("01", "08") and words[9] != "0":
                     ends[_address(words[1]), _address(words[2])] = f"socket:[{words[9]}]"
         for (near, far), file in ends.items():
-            self._remote[file] = far
+            self._near[file], self._remote[file] = near, far
             if (far, near) in ends:
                 self._other[file] = ends[far, near]
 
@@ -126,6 +134,10 @@ def _polled(pid: int, address: int) -> int:
         memory.seek(address)
         return struct.unpack("i", memory.read(4))[0]
     return -1
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def _address(text: str) -> str:
