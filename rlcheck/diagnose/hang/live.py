@@ -57,6 +57,8 @@ class Graph:
     edges: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     kinds: dict[int, Kind] = field(default_factory=dict[int, Kind])
     addresses: dict[int, str] = field(default_factory=dict[int, str])
+    unseen: set[int] = field(default_factory=set[int])
+    """Who waits in Ray for an actor that was not seen to run a method."""
 
     @cached_property
     def by_pid(self) -> dict[int, Process]:
@@ -91,7 +93,15 @@ class Graph:
         tids = {thread.tid for thread in threads}
         self._follow(one, [peer for peer in one.peers if peer.tid in tids])
         if any(_RAY_WAITS.search(frame) for thread in threads for frame in thread.frames[:6]):
-            self.edges[one.pid] |= {other.pid for other in self.facts.processes if other.runs and other.pid != one.pid}
+            self._of_ray(one)
+
+    def _of_ray(self, one: Process) -> None:
+        """Actors that run a method, and those that could not begin one."""
+        actors = [other for other in self.facts.processes if other.pid != one.pid and other.title.startswith("ray::")]
+        found = {other.pid for other in actors if other.runs or other.hindrance}
+        self.edges[one.pid] |= found
+        if not found:
+            self.unseen.add(one.pid)
 
     def _follow(self, one: Process, peers: Sequence[Peer]) -> None:
         for peer in peers:
@@ -149,6 +159,7 @@ def judge(facts: HangFacts) -> Judged:
     ends = bottoms(targets)
     found: dict[int, Kind] = {}
     moving: list[Process] = []
+    lost: list[Process] = []
     for end in ends:
         for pid in end:
             one = graph.by_pid[pid]
@@ -156,6 +167,8 @@ def judge(facts: HangFacts) -> Judged:
                 found[pid] = "gone" if one.hindrance in ("dead", "gone") else "stopped"
             elif holds_lock(one):
                 found[pid] = "gil"
+            elif pid in graph.unseen and not graph.addresses.get(pid):
+                lost.append(one)
             elif moves(one):
                 moving.append(one)
             elif not one.looks:
@@ -164,6 +177,8 @@ def judge(facts: HangFacts) -> Judged:
                 found[pid] = graph.kinds.get(pid, "circle" if len(end) > 1 else "stuck")
     found |= {pid: "stopped" for pid in stopped if graph.by_pid[pid].hindrance != "waits in the kernel" or not found}
     found |= dict.fromkeys(locked, "gil")
+    if lost and not found and not moving:
+        return Judged(doubt=f"{who(lost[0])} waits in Ray for an actor that was not seen at work: on another node?")
     return _judged(facts, graph, targets, found, moving)
 
 

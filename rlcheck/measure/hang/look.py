@@ -58,7 +58,7 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
         ends = table.ends(one.pid)
         found.append(replace(one, looks=seen, peers=peers, cpu_share=round(share, 3), hindrance=stopped, ends=ends))
     recorded, notes = (), list[str]()
-    if worth_asking(found):
+    if not job.missing and worth_asking(found):
         on("flight recorders")
         recorded, notes = ask(found, job.pipes, max(_DUMPS_S, begun + _BY_S - time.monotonic()))
     blind = [one for one in found if not one.looks and not one.hindrance]
