@@ -193,7 +193,7 @@ def tried(
 
 def kept(path: Path, row: dict[str, Any], facts: dict[str, Any]) -> None:
     """Write what was seen to PATH, without the paths of this machine."""
-    looked = facts["hang"]["value"]
+    looked = facts["nodes"][0]["hang"]["value"]
     for process in looked["processes"]:
         process["title"] = re.sub(r"/\S*/", "", process.get("title", ""))
     for dump in looked.get("recorded", ()):
