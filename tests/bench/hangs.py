@@ -69,6 +69,11 @@ class Nursery:
         self._process.stdin.flush()
         return Rank(int(self._said()))
 
+    def close(self) -> None:
+        """End it; ranks that it has forked stay."""
+        self._process.kill()
+        self._process.communicate()
+
     def _said(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline()
@@ -197,7 +202,7 @@ def kept(path: Path, row: dict[str, Any], facts: dict[str, Any]) -> None:
     for process in looked["processes"]:
         process["title"] = re.sub(r"/\S*/", "", process.get("title", ""))
     for dump in looked.get("recorded", ()):
-        dump["path"] = ""
+        dump |= {"path": "", "calls": dump["calls"][-4:]}
     value = {"fault": row["fault"], "odd": row["odd"], "hang": looked}
     path.write_text(json.dumps(value, separators=(",", ":")) + "\n")
 

@@ -20,10 +20,10 @@ from rlcheck.measure.hang.recorders import ask, worth_asking
 from rlcheck.measure.machine.process import run_command
 from rlcheck.stacks import Member, hindrance, parents, pids, py_spy, read
 
-_SPY_S = 4.0
-_AT_ONCE = 4
-_ALL_SPIES_S = 6.0
-"""All looks together may take so long besides the time between them: the command answers within 20 s."""
+_SPIES_S, _LEAST_SPY_S = 7.5, 0.5
+"""What all looks may take beside the time between them, so that the command answers within 20 s; a py-spy that has
+begun has at least the shorter time."""
+_AT_ONCE = max(4, min(16, os.cpu_count() or 1))
 _DUMPS_S, _BY_S = 3.0, 15.0
 """Recorders may take until so long after the first look, and at least the shorter time: torch loads its compiler for
 the first dump."""
@@ -34,27 +34,29 @@ _MOST_TASKS = 256
 
 def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
     """The job, looked at three times within WATCHED_S seconds. ON: is told what is done."""
-    processes = (*job.processes, *_answerers(job))
+    # Ranks first: of very many processes the last ones are not seen each time.
+    processes = sorted((*job.processes, *_answerers(job)), key=lambda one: (one.rank is None, not one.runs))
     looks: dict[int, list[tuple[Thread, ...]]] = {one.pid: [] for one in processes}
     # Before py-spy stops it for a moment: a poll that was interrupted goes on as another call, which names no file.
     table = Table(pids())
     read_from = {one.pid: [peer for tid in _tasks(one.pid) for peer in table.peers(one.pid, tid)] for one in processes}
-    begun = time.monotonic()
+    begun, left_s = time.monotonic(), _SPIES_S
     first = {one.pid: _cpu_s(one.pid) for one in processes}
     for number in range(_LOOKS):
         time.sleep(max(0.0, begun + watched_s * number / (_LOOKS - 1) - time.monotonic()))
         on(f"look {number + 1} of {_LOOKS} at {len(processes)} processes")
-        deadline = time.monotonic() + _ALL_SPIES_S / _LOOKS
-        for one, threads in zip(processes, _stacks(processes, deadline), strict=True):
+        looking = time.monotonic()
+        for one, threads in zip(processes, _stacks(processes, looking + left_s), strict=True):
             looks[one.pid].append(threads)
+        left_s -= time.monotonic() - looking
     passed = time.monotonic() - begun
     found: list[Process] = []
     for one in processes:
-        seen = tuple(looks[one.pid]) if any(looks[one.pid]) else ()
+        stopped, seen = hindrance(Member("", one.pid)), tuple(look for look in looks[one.pid] if look)
+        seen = seen if len(seen) > 1 or stopped else ()  # one look does not tell whether it moves
         threads = {thread.tid for thread in seen[-1]} if seen else {one.pid}
         peers = tuple(peer for peer in read_from[one.pid] if peer.tid in threads)
         share = (_cpu_s(one.pid) - first[one.pid]) / max(passed, 1e-3)
-        stopped = hindrance(Member("", one.pid))
         ends = table.ends(one.pid)
         found.append(replace(one, looks=seen, peers=peers, cpu_share=round(share, 3), hindrance=stopped, ends=ends))
     recorded, notes = (), list[str]()
@@ -124,7 +126,9 @@ def _threads(pid: int, deadline: float) -> tuple[Thread, ...]:
         return ()
     # A stopped process is not attached to: that could set it going.
     way = ("--nonblocking",) if state else ()
-    done = run_command([tool, "dump", "--json", *way, "--pid", str(pid)], os.environ, _SPY_S).value
+    done = run_command(
+        [tool, "dump", "--json", *way, "--pid", str(pid)], os.environ, max(_LEAST_SPY_S, deadline - time.monotonic())
+    ).value
     try:
         listed: Any = json.loads(done.stdout) if done is not None else []
         threads = [_thread(entry) for entry in listed]
