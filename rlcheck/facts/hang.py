@@ -77,7 +77,7 @@ class Thread(Struct, frozen=True):
 
 class Peer(Struct, frozen=True):
     """Whom a thread TID reads from: process `pid` of this node (0: none), `address` of a socket. `how`: socket, pipe,
-    child."""
+    child; polled: it waits for one of several."""
 
     tid: int
     how: str

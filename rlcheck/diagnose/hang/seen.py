@@ -13,8 +13,10 @@ BUSY = 0.2
 _SERVES = re.compile(
     r"/(selectors|base_events|socketserver|queue|http/server|concurrent/futures/thread)\.py:|in Worker\.main_loop"
 )
+_LOOPS = re.compile(r"/(base_events|socketserver|server|connection|pool|process)\.py:")
 _JOINS = re.compile(r"/(threading|futures/_base)\.py:")
-"""Files of the innermost frames of a thread that has nothing to do, and of one that waits for another thread."""
+"""Files of the innermost frames of a thread that has nothing to do, of loops that others call for that, and of one that
+waits for another thread."""
 
 
 def who(one: Process) -> str:
@@ -35,6 +37,8 @@ def working(one: Process) -> list[Thread]:
 def _idle(thread: Thread) -> bool:
     """Whether it waits for work: in a server's loop, or an empty queue of a pool."""
     inner = [f"/{frame}" for frame in thread.frames if "threading.py:" not in frame][:2]
+    if len(inner) > 1 and "/selectors.py:" in inner[0] and not _LOOPS.search(inner[1]):
+        return False  # it polls for answers in its own code
     if inner and (_SERVES.search(inner[0]) or "in accept" in inner[0]):
         return True
     # A server's thread that reads the next request of a connection.

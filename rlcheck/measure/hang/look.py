@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rlcheck.facts.flight import Dump
-from rlcheck.facts.hang import HangFacts, Process, Thread
+from rlcheck.facts.hang import HangFacts, Peer, Process, Thread
 from rlcheck.measure.hang.jobs import Job, process, works
 from rlcheck.measure.hang.reads import Table
 from rlcheck.measure.hang.recorders import ask, worth_asking
@@ -28,6 +28,9 @@ _DUMPS_S, _BY_S = 3.0, 15.0
 """Recorders may take until so long after the first look, and at least the shorter time: torch loads its compiler for
 the first dump."""
 _LOOKS = 3
+_NO_ANSWER = ("child", "polled")
+"""A server polls all of its clients."""
+_TRIES, _BETWEEN_TRIES_S = 3, 0.005
 _MOST_ANSWERERS = 16
 _MOST_TASKS = 256
 
@@ -39,7 +42,7 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
     looks: dict[int, list[tuple[Thread, ...]]] = {one.pid: [] for one in processes}
     # Before py-spy stops it for a moment: a poll that was interrupted goes on as another call, which names no file.
     table = Table(pids())
-    read_from = {one.pid: [peer for tid in _tasks(one.pid) for peer in table.peers(one.pid, tid)] for one in processes}
+    read_from = {one.pid: _peers(table, one.pid) for one in processes}
     begun, left_s = time.monotonic(), _SPIES_S
     first = {one.pid: _cpu_s(one.pid) for one in processes}
     for number in range(_LOOKS):
@@ -87,14 +90,24 @@ def _answerers(job: Job) -> tuple[Process, ...]:
     found: list[Process] = []
     while todo and len(found) < _MOST_ANSWERERS:
         pid = todo.pop()
-        peers = [peer for tid in _tasks(pid) for peer in table.peers(pid, tid)]
-        for other in sorted({peer.pid for peer in peers if peer.pid and peer.how != "child"} - known - {os.getpid()}):
+        for other in sorted(
+            {peer.pid for peer in _peers(table, pid) if peer.pid and peer.how not in _NO_ANSWER} - known - {os.getpid()}
+        ):
             known.add(other)
             if not works(other):
                 continue
             todo.append(other)
             found.append(process(other, above, job.environs))
     return tuple(found)
+
+
+def _peers(table: Table, pid: int) -> list[Peer]:
+    """Whom the threads of a process read from; a main thread that polls is looked at until it does."""
+    for _ in range(_TRIES):
+        if table.peers(pid, pid):
+            break
+        time.sleep(_BETWEEN_TRIES_S)
+    return [peer for tid in _tasks(pid) for peer in table.peers(pid, tid)]
 
 
 def _tasks(pid: int) -> list[int]:

@@ -12,15 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 
+from msgspec.structs import replace
+
 from rlcheck.facts.hang import Peer
 from rlcheck.measure.machine.process import run_command
 from rlcheck.stacks import read
 
 _CALLS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "x86_64": ((0, 19, 45, 47), (7, 271), (61, 247)),
-    "aarch64": ((63, 65, 207, 212), (73,), (260, 95)),
+    "x86_64": ((0, 19, 45, 47), (7, 271), (61, 247), (232, 281, 441)),
+    "aarch64": ((63, 65, 207, 212), (73,), (260, 95), (22, 441)),
 }
-"""Numbers of system calls by machine: read, readv, recvfrom, recvmsg; poll, ppoll; wait4, waitid."""
+"""Numbers of system calls by machine: read, readv, recvfrom, recvmsg; poll, ppoll; wait4, waitid; epoll_wait and its
+kin."""
+_MOST_POLLED = 64
 _SS_S = 3.0
 _MOST_FILES = 4096
 _MOST_ENDS = 256
@@ -46,16 +50,21 @@ class Table:
         self._unix()
 
     def peers(self, pid: int, tid: int) -> tuple[Peer, ...]:
-        """Whom the thread waits for in the kernel; none where it waits for many at once, or for no file at all."""
+        """Whom the thread waits for in the kernel; none where it waits for no file at all."""
         words = read(f"/proc/{pid}/task/{tid}/syscall").split()
         if len(words) < 3 or not words[0].isdigit():
             return ()
-        reads, polls, waits = _CALLS.get(platform.machine(), ((), (), ()))
+        reads, polls, waits, epolls = _CALLS.get(platform.machine(), ((), (), (), ()))
         call, first, second = int(words[0]), int(words[1], 16), int(words[2], 16)
         if call in reads:
             return self._at(pid, tid, first)
         if call in polls and second == 1:  # a read with a deadline; of more files it is a server that listens
             return self._at(pid, tid, _polled(pid, first))
+        if call in epolls:
+            info = read(f"/proc/{pid}/fdinfo/{first}")
+            polled = re.findall(r"^tfd:\s*(\d+)", info, re.M)[:_MOST_POLLED]
+            found = [peer for number in polled for peer in self._at(pid, tid, int(number))]
+            return tuple(replace(peer, how="polled") for peer in found)
         if call in waits:
             child = first & 0xFFFFFFFF if call == waits[0] else second
             return (Peer(tid=tid, how="child", pid=child if child < 1 << 31 else 0),)
