@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import pytest
 
 from tests.bench.hangs import JOB
 from tests.multinode.debs import require
-from tests.multinode.netns import Node
+from tests.multinode.netns import Node, send
+from tests.multinode.raycluster import RayCluster
 from tests.multinode.ssh import sshd
 
 START_S = 120.0
@@ -63,3 +65,46 @@ def test_the_rank_on_another_node_is_named(fault: str, trio: tuple[Node, ...], t
         assert report["hang"]["culprits"][0]["node"] == trio[1].address
         assert json.loads(only_here.out)["hang"] is None
         assert only_here.code == 2, "that the others do not hang is not known here"
+
+
+DRIVER = """
+import threading, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+ray.init(address="auto", logging_level="error")
+
+@ray.remote(num_cpus=0)
+class Judge:
+    def ready(self):
+        return ray.get_runtime_context().get_node_id()
+
+    def score(self):
+        threading.Event().wait()
+
+(place,) = [node["NodeID"] for node in ray.nodes() if node["NodeManagerAddress"] == {address!r}]
+judge = Judge.options(scheduling_strategy=NodeAffinitySchedulingStrategy(place, soft=False)).remote()
+assert ray.get(judge.ready.remote()) == place
+print("ready", flush=True)
+ray.get(judge.score.remote())
+"""
+
+
+@pytest.mark.timeout(300)
+def test_an_actor_on_another_node_that_never_answers_is_named(cluster: RayCluster) -> None:
+    head, other = cluster.head, cluster.nodes[1]
+    driver = head.popen([sys.executable, "-c", DRIVER.replace("{address!r}", repr(other.address))],
+                        stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+        time.sleep(1.0)
+        done = head.rlcheck("hang", "--head-ip", cluster.address, "--for", "3", "--format", "json", timeout=90)
+    finally:
+        send(driver, signal.SIGKILL)
+        driver.communicate()
+    report = json.loads(done.out)
+    assert done.code == 1, report
+    (culprit,) = report["hang"]["culprits"]
+    assert (culprit["role"], culprit["kind"]) == ("Judge", "stuck")
+    assert culprit["node"].startswith(other.name)
+    assert "score" in str(culprit["stack"])

@@ -16,7 +16,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from rlcheck.diagnose.hang.graph import bottoms, ranks_words
-from rlcheck.diagnose.hang.seen import BUSY, call_of, collective, holds_lock, moves, stack_of, who, working
+from rlcheck.diagnose.hang.seen import BUSY, call_of, collective, goes_on, holds_lock, moves, stack_of, who, working
 from rlcheck.diagnose.hang.verdict import solve
 from rlcheck.facts.hang import Culprit, Hang, HangFacts, Kind, Peer, Process, Wait
 
@@ -190,8 +190,11 @@ def _judged(
     gone = facts.missing if any(one.pid in graph.inside for one in still) else ()
     if found or gone:
         return Judged(hang=_hang(graph, targets, found, gone))
+    on = [one for one in moving if goes_on(one)]
+    if on:
+        return Judged(said=f"the job waits for {', '.join(map(who, on[:4]))}, which goes on: {call_of(on[0])}")
     if moving:
-        return Judged(said=f"the job waits for {', '.join(map(who, moving[:4]))}, which goes on: {call_of(moving[0])}")
+        return Judged(doubt=_in_one_place(facts, moving[0]))
     outward = [one for one in waiting if one.pid in graph.addresses and not targets.get(one.pid)]
     if outward:
         return Judged(hang=_outward(graph, targets, outward))
@@ -202,8 +205,11 @@ def _judged(
         return _all_inside(facts, graph, within)
     # A launcher or a logger that moves says nothing of ranks that do not.
     ranks = [one for one in facts.processes if one.rank is not None]
-    if any(map(moves, ranks or facts.processes)):
+    if any(map(goes_on, ranks or facts.processes)):
         return Judged(said="processes of the job move")
+    computing = next(filter(moves, ranks or facts.processes), None)
+    if computing is not None:
+        return Judged(doubt=_in_one_place(facts, computing))
     what = "no rank" if any(map(moves, facts.processes)) else "nothing"
     return Judged(doubt=f"{what} moved for {facts.watched_s:.0f} s, and none was seen to wait for another process")
 
@@ -218,7 +224,7 @@ def _of_recorders(graph: Graph) -> Judged | None:
     named = [one for one in hang.culprits if one.kind != "no dump"]
     busy = [one.rank for one in named if one.rank in ranks and one.kind == "behind" and moves(ranks[one.rank])]
     if busy:
-        return Judged(said=f"the job waits for {ranks_words(busy)}, which computes: {call_of(ranks[busy[0]])}")
+        return Judged(doubt=_in_one_place(graph.facts, ranks[busy[0]]))
     if named:
         known = [
             replace(one, pid=ranks[one.rank].number, stack=stack_of(ranks[one.rank]), node=ranks[one.rank].node)
@@ -230,6 +236,12 @@ def _of_recorders(graph: Graph) -> Judged | None:
     if (graph.facts.open_s or 0.0) > _LONG_S and len(graph.facts.recorded) == len(ranks):
         return Judged(hang=replace(hang, culprits=()))
     return None
+
+
+def _in_one_place(facts: HangFacts, one: Process) -> str:
+    """Why ONE, which uses its CPU and did not leave a line, is neither accused nor called well."""
+    place = f"{who(one)} has used its CPU in one place for {facts.watched_s:.0f} s ({call_of(one)})"
+    return f"{place}: it computes, or waits for a GPU; {_ASK}"
 
 
 def _all_inside(facts: HangFacts, graph: Graph, within: Sequence[Process]) -> Judged:

@@ -19,7 +19,9 @@ MOST_PROCESSES = 256
 _MOST_FILES = 4096
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _NO_WORK = ("resource_tracker", "py-spy", "ray::IDLE", "/ray/core/src/", "/ray/_private/", "/ray/dashboard/",
-            "/ray/autoscaler/", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "guard.py")  # fmt: skip
+            "/ray/autoscaler/", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "guard.py",
+            "ray::AgentHost", "rlcheck needs Python")  # fmt: skip
+"""Words of command lines that do no work of a job: Ray's own, guards, and rlcheck's agents."""
 _ROLES = (("engine", r"vllm|sglang|engine"), ("reward", r"reward|judge|verifier"), ("launcher",
            r"torchrun|torch/distributed/run|torch\.distributed\.(run|launch)|accelerate launch|deepspeed"))  # fmt: skip
 
