@@ -119,13 +119,14 @@ class Process(Struct, frozen=True):
 class HangFacts(Struct, frozen=True):
     """One job on one node. `watched_s`: between first and last look. `missing`: ranks of this node without a process;
     `elsewhere`: ranks on other nodes, which were not looked at. `recorded`: what flight recorders held of ranks that
-    gave it on request; `open_s`: how long ago the first call was queued that is still open in them. `notes`: what could
-    not be looked at."""
+    gave it on request; `went_on`: a moment later they held other calls; `open_s`: how long ago the first call was
+    queued that is still open in them. `notes`: what could not be looked at."""
 
     processes: tuple[Process, ...] = ()
     watched_s: float = 0.0
     missing: tuple[int, ...] = ()
     elsewhere: tuple[int, ...] = ()
     recorded: tuple[Dump, ...] = ()
+    went_on: bool = False
     open_s: float | None = None
     notes: tuple[str, ...] = ()

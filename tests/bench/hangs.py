@@ -208,9 +208,11 @@ def kept(path: Path, row: dict[str, Any], facts: dict[str, Any]) -> None:
 
 
 def _state(pid: int) -> str:
+    """Stopped, held or dead, as the kernel says it; "" for one that may run."""
     if not Path(f"/proc/{pid}/stat").exists():
         return "gone"
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return letter if letter in "TtZX" else ""
 
 
 def main() -> None:

@@ -217,6 +217,8 @@ def _judged(
 def _of_recorders(graph: Graph) -> Judged | None:
     """What flight recorders say where stacks do not tell the ranks apart; None where they do not, either."""
     ranks = {one.rank: one for one in graph.facts.processes if one.rank is not None}
+    if graph.facts.went_on:
+        return Judged(said="the ranks' flight recorders show new calls")
     hang = solve(graph.facts.recorded) if graph.facts.recorded else None
     if hang is None:
         return None

@@ -16,7 +16,7 @@ from rlcheck.facts.flight import Dump
 from rlcheck.facts.hang import HangFacts, Peer, Process, Thread
 from rlcheck.measure.hang.jobs import Job, process, works
 from rlcheck.measure.hang.reads import Table
-from rlcheck.measure.hang.recorders import ask, worth_asking
+from rlcheck.measure.hang.recorders import ask, reached, worth_asking
 from rlcheck.measure.machine.process import run_command
 from rlcheck.stacks import Member, hindrance, parents, pids, py_spy, read
 
@@ -62,10 +62,14 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
         share = (_cpu_s(one.pid) - first[one.pid]) / max(passed, 1e-3)
         ends = table.ends(one.pid)
         found.append(replace(one, looks=seen, peers=peers, cpu_share=round(share, 3), hindrance=stopped, ends=ends))
-    recorded, notes = (), list[str]()
+    recorded, notes, went_on = (), list[str](), False
     if not job.missing and worth_asking(found):
         on("flight recorders")
         recorded, notes = ask(found, job.pipes, max(_DUMPS_S, begun + _BY_S - time.monotonic()))
+        # Ranks that go from one call to the next look alike whenever they are looked at: their numbers tell.
+        again, _ = ask(found, job.pipes, max(_DUMPS_S, begun + _BY_S - time.monotonic())) if recorded else ((), [])
+        before, after = reached(recorded), reached(again)
+        went_on = any(before[rank] != after[rank] for rank in before.keys() & after.keys())
     blind = [one for one in found if not one.looks and not one.hindrance]
     if blind:
         notes.append(_blind(blind))
@@ -73,7 +77,7 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
         notes.append(f"{len(job.elsewhere)} ranks of other nodes were not looked at: --hosts or --head-ip does that")
     return HangFacts(
         processes=tuple(found), watched_s=round(passed, 1), missing=job.missing, elsewhere=job.elsewhere,
-        recorded=recorded, open_s=_open_s(recorded), notes=tuple(notes),
+        recorded=recorded, went_on=went_on, open_s=_open_s(recorded), notes=tuple(notes),
     )  # fmt: skip
 
 

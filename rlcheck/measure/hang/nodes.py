@@ -89,6 +89,7 @@ def together(seen: Mapping[str, HangFacts], empty: Sequence[str], lost: Mapping[
         missing=tuple(sorted(named - elsewhere)),
         elsewhere=tuple(sorted(elsewhere)),
         recorded=tuple(dump for facts in seen.values() for dump in facts.recorded),
+        went_on=any(facts.went_on for facts in seen.values()),
         open_s=max(opened, default=None),
         notes=tuple(notes),
     )

@@ -119,6 +119,14 @@ def _keyed(dump: Dump, mark: str, orders: int) -> Dump:
     )
 
 
+def reached(dumps: Sequence[Dump]) -> dict[int, tuple[int, int]]:
+    """By rank: when its last call was queued, and how many are open."""
+    return {
+        dump.rank: (max((one.created_ns for one in dump.calls), default=0), sum(one.open for one in dump.calls))
+        for dump in dumps
+    }
+
+
 def trimmed(dump: Dump) -> Dump:
     """DUMP, with the last calls of each group alone."""
     groups: dict[str, list[Call]] = defaultdict(list)

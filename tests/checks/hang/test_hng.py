@@ -117,6 +117,15 @@ def test_recorders_decide_where_ranks_wait_for_their_gpus(
     assert (None if hang is None else [(one.rank, one.kind) for one in hang.culprits]) == (culprit and [culprit])
 
 
+def test_recorders_that_show_new_calls_are_of_a_job_that_goes_on() -> None:
+    ranks = (cases.rank(0), cases.rank(1))
+    behind = recorded((5, "scheduled"), (4, "completed"))
+    assert judge(looked(cases.job(*ranks, recorded=behind))).hang is not None
+    judged = judge(looked(cases.job(*ranks, recorded=behind, went_on=True)))
+    assert judged.hang is None
+    assert judged.said == "the ranks' flight recorders show new calls"
+
+
 def test_what_cannot_be_seen_is_no_all_clear() -> None:
     blind = cases.job(*(cases.rank(number, looks=()) for number in range(4)))
     assert judge(looked(blind)).doubt == "no stack of any process could be seen"
