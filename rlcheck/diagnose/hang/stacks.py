@@ -45,6 +45,11 @@ def read(path: str) -> Stack | None:
     return Stack(path, int(numbers[-1]), frames, in_collective(thread), "" if role in ("stack", "rank") else role)
 
 
+def threads(text: str) -> list[list[Frame]]:
+    """All threads of one dump by faulthandler, the main one first: it is written last."""
+    return [thread for part in reversed(_parts(_FAULT_THREAD, text)) if (thread := _fault(part))]
+
+
 def _main_thread(text: str) -> Sequence[Frame]:
     """Of the last dump in TEXT, the thread that begins in a module; else the one with the most frames."""
     threads = [_fault(part) for part in _parts(_FAULT_THREAD, text)] or [

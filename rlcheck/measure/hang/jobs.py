@@ -28,13 +28,15 @@ _ROLES = (("engine", r"vllm|sglang|engine"), ("reward", r"reward|judge|verifier"
 
 @dataclass(frozen=True)
 class Job:
-    """PROCESSES of one job here. MISSING, ELSEWHERE: as in `HangFacts`. PIPES: to recorders that can be asked."""
+    """PROCESSES of one job here. MISSING, ELSEWHERE: as in `HangFacts`. PIPES: to recorders that can be asked.
+    STACKS: files into which processes write their stacks when they are asked."""
 
     processes: tuple[Process, ...]
     missing: tuple[int, ...] = ()
     elsewhere: tuple[int, ...] = ()
     environs: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     pipes: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    stacks: dict[int, Path] = field(default_factory=dict[int, Path])
 
 
 def find(pid: int | None, directory: str) -> Job:
@@ -132,7 +134,8 @@ def _made(
             numbers[one.rank] = (each, environs[each])
     missing, elsewhere = _absent(numbers)
     pipes = {one.pid: pipe for one in found if (pipe := pipe_of(environs.get(one.pid, {}))) is not None}
-    return Job(tuple(found), missing, elsewhere, environs, pipes)
+    stacks = {one.pid: Path(file) for one in found if (file := _stacks_file(one.pid))}
+    return Job(tuple(found), missing, elsewhere, environs, pipes, stacks)
 
 
 def _named(one: Process, name: str) -> Process:
@@ -208,13 +211,15 @@ def _session(pid: int) -> str:
 
 
 def _name(pid: int) -> str:
-    """What rltrain calls a process: after its open file for stacks; who holds the run's lock is the controller."""
-    for file in _files(pid):
-        if file.endswith(".stacks"):
-            return os.path.basename(file).removesuffix(".stacks")
-        if file.endswith(f"/{LOCK}"):
-            return "controller"
-    return ""
+    """What rltrain calls a process: after its file for stacks; who holds the run's lock is the controller."""
+    stacks = _stacks_file(pid)
+    if stacks:
+        return os.path.basename(stacks).removesuffix(".stacks")
+    return "controller" if any(file.endswith(f"/{LOCK}") for file in _files(pid)) else ""
+
+
+def _stacks_file(pid: int) -> str:
+    return next((file for file in _files(pid) if file.endswith(".stacks")), "")
 
 
 def _files(pid: int) -> list[str]:

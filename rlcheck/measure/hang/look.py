@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from rlcheck.diagnose.hang.graph import Frame
+from rlcheck.diagnose.hang.stacks import threads as threads_of
 from rlcheck.facts.flight import Dump
 from rlcheck.facts.hang import HangFacts, Peer, Process, Thread
 from rlcheck.measure.hang.jobs import Job, process, works
 from rlcheck.measure.hang.reads import Table
 from rlcheck.measure.hang.recorders import ask, reached, worth_asking
 from rlcheck.measure.machine.process import run_command
-from rlcheck.stacks import Member, hindrance, parents, pids, py_spy, read
+from rlcheck.stacks import Member, dumped, hindrance, parents, pids, py_spy, read
 
 _SPIES_S, _LEAST_SPY_S = 7.5, 0.5
 """What all looks may take beside the time between them, so that the command answers within 20 s; a py-spy that has
@@ -49,7 +52,7 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
         time.sleep(max(0.0, begun + watched_s * number / (_LOOKS - 1) - time.monotonic()))
         on(f"look {number + 1} of {_LOOKS} at {len(processes)} processes")
         looking = time.monotonic()
-        for one, threads in zip(processes, _stacks(processes, looking + left_s), strict=True):
+        for one, threads in zip(processes, _stacks(job, processes, looking + left_s), strict=True):
             looks[one.pid].append(threads)
         left_s -= time.monotonic() - looking
     passed = time.monotonic() - begun
@@ -130,34 +133,48 @@ def _blind(blind: Sequence[Process]) -> str:
     )
 
 
-def _stacks(processes: Sequence[Process], deadline: float) -> list[tuple[Thread, ...]]:
+def _stacks(job: Job, processes: Sequence[Process], deadline: float) -> list[tuple[Thread, ...]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(_threads, [one.pid for one in processes], [deadline] * len(processes)))
+        return list(pool.map(lambda one: _threads(one.pid, job.stacks.get(one.pid), deadline), processes))
 
 
-def _threads(pid: int, deadline: float) -> tuple[Thread, ...]:
+def _threads(pid: int, stacks: Path | None, deadline: float) -> tuple[Thread, ...]:
     """Its threads in Python code, the main one first; none where they cannot be seen."""
     state = hindrance(Member("", pid))
     tool = py_spy(pid)
-    if not tool or state in ("gone", "dead") or time.monotonic() > deadline:
+    if state in ("gone", "dead") or time.monotonic() > deadline:
         return ()
     # A stopped process is not attached to: that could set it going.
     way = ("--nonblocking",) if state else ()
-    done = run_command(
-        [tool, "dump", "--json", *way, "--pid", str(pid)], os.environ, max(_LEAST_SPY_S, deadline - time.monotonic())
-    ).value
+    command = [tool, "dump", "--json", *way, "--pid", str(pid)]
+    within_s = max(_LEAST_SPY_S, deadline - time.monotonic())
+    done = run_command(command, os.environ, within_s).value if tool else None
     try:
         listed: Any = json.loads(done.stdout) if done is not None else []
         threads = [_thread(entry) for entry in listed]
     except (ValueError, TypeError, KeyError, AttributeError):
-        return ()
+        threads = []
+    if not threads and not state and stacks is not None:
+        return _by_itself(pid, stacks)
     return tuple(sorted(threads, key=lambda thread: thread.tid != pid))
+
+
+def _by_itself(pid: int, stacks: Path) -> tuple[Thread, ...]:
+    """What a worker of rltrain writes of its own threads, where py-spy may not look: in most containers."""
+    return tuple(
+        Thread(tid=-number if number else pid, frames=tuple(map(_frame, one)))
+        for number, one in enumerate(threads_of(dumped(pid, stacks)))
+    )
+
+
+def _frame(found: Frame) -> str:
+    file, line, function = found
+    return f"{'/'.join(file.split('/')[-3:])}:{line} in {function}"[:200]
 
 
 def _thread(entry: Any) -> Thread:
     frames = [
-        f"{'/'.join(str(frame['filename']).split('/')[-3:])}:{int(frame['line'])} in {frame['name']}"[:200]
-        for frame in entry["frames"][:60]
+        _frame((str(frame["filename"]), str(int(frame["line"])), str(frame["name"]))) for frame in entry["frames"][:60]
     ]
     tid = int(entry.get("os_thread_id") or 0)
     return Thread(
