@@ -90,7 +90,8 @@ class Process(Struct, frozen=True):
 
     `rank`: None for one that is none; `world`: ranks of its job, 0: unknown; `job`: ranks of one job share it. `title`:
     its command line. `hindrance`: what keeps it from going on at all. `looks`: its threads each time, the main one
-    first; () where they could not be seen. `cpu_share`: of one CPU between first and last look. `peers`: at the last.
+    first; () where they could not be seen. `cpu_share`: of one CPU between first and last look; `wakes_per_s`: how
+    often its main thread woke up. `peers`: at the last.
     `runs`: the method that Ray runs there. `node`: its machine, where several were looked at. `ends`: addresses of its
     own ends of connections to other machines.
     """
@@ -105,6 +106,7 @@ class Process(Struct, frozen=True):
     hindrance: str = ""
     looks: tuple[tuple[Thread, ...], ...] = ()
     cpu_share: float = 0.0
+    wakes_per_s: float = 0.0
     peers: tuple[Peer, ...] = ()
     runs: str = ""
     node: str = ""

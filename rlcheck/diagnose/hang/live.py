@@ -16,7 +16,18 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from rlcheck.diagnose.hang.graph import bottoms, ranks_words
-from rlcheck.diagnose.hang.seen import BUSY, call_of, collective, goes_on, holds_lock, moves, stack_of, who, working
+from rlcheck.diagnose.hang.seen import (
+    BUSY,
+    call_of,
+    collective,
+    goes_on,
+    holds_lock,
+    moves,
+    restless,
+    stack_of,
+    who,
+    working,
+)
 from rlcheck.diagnose.hang.verdict import solve
 from rlcheck.facts.hang import Culprit, Hang, HangFacts, Kind, Peer, Process, Wait
 
@@ -190,7 +201,9 @@ def _judged(
     gone = facts.missing if any(one.pid in graph.inside for one in still) else ()
     if found or gone:
         return Judged(hang=_hang(graph, targets, found, gone))
-    on = [one for one in moving if goes_on(one)]
+    # A thread in a collective sleeps until it ends: ranks that wake up there go from call to call.
+    cycles = any(restless(graph.by_pid[pid]) for pid in graph.inside)
+    on = [one for one in moving if goes_on(one) or (cycles and restless(one))]
     if on:
         return Judged(said=f"the job waits for {', '.join(map(who, on[:4]))}, which goes on: {call_of(on[0])}")
     if moving:
@@ -201,11 +214,11 @@ def _judged(
     if not any(one.looks for one in facts.processes):
         return Judged(doubt="no stack of any process could be seen")
     within = [one for one in still if one.pid in graph.inside]
-    if within and len(within) == len([one for one in facts.processes if one.rank is not None]):
+    if not cycles and within and len(within) == len([one for one in facts.processes if one.rank is not None]):
         return _all_inside(facts, graph, within)
     # A launcher or a logger that moves says nothing of ranks that do not.
     ranks = [one for one in facts.processes if one.rank is not None]
-    if any(map(goes_on, ranks or facts.processes)):
+    if cycles or any(map(goes_on, ranks or facts.processes)):
         return Judged(said="processes of the job move")
     computing = next(filter(moves, ranks or facts.processes), None)
     if computing is not None:
@@ -242,8 +255,9 @@ def _of_recorders(graph: Graph) -> Judged | None:
 
 def _in_one_place(facts: HangFacts, one: Process) -> str:
     """Why ONE, which uses its CPU and did not leave a line, is neither accused nor called well."""
-    place = f"{who(one)} has used its CPU in one place for {facts.watched_s:.0f} s ({call_of(one)})"
-    return f"{place}: it computes, or waits for a GPU; {_ASK}"
+    does = "has woken up again and again" if restless(one) else "has used its CPU"
+    place = f"{who(one)} {does} in one place for {facts.watched_s:.0f} s ({call_of(one)})"
+    return f"{place}: it computes, polls, or waits for a GPU; {_ASK}"
 
 
 def _all_inside(facts: HangFacts, graph: Graph, within: Sequence[Process]) -> Judged:

@@ -10,6 +10,7 @@ from rlcheck.facts.hang import Process, Thread
 _FRAME = re.compile(r"(.*):(\d+) in (.*)", re.S)
 BUSY = 0.2
 """Of one CPU: who uses more, computes."""
+_RESTLESS_PER_S = 5.0
 _SERVES = re.compile(
     r"/(selectors|base_events|socketserver|queue|http/server|concurrent/futures/thread)\.py:|in Worker\.main_loop"
 )
@@ -76,11 +77,17 @@ def goes_on(one: Process) -> bool:
     return len({tuple((thread.tid, thread.frames) for thread in look if not _idle(thread)) for look in one.looks}) > 1
 
 
+def restless(one: Process) -> bool:
+    """Whether a rank goes to sleep and wakes up often, in one place: who hangs in a call sleeps once."""
+    return one.rank is not None and not one.hindrance and one.wakes_per_s > _RESTLESS_PER_S
+
+
 def moves(one: Process) -> bool:
-    """Whether it went on between the looks: its working threads are elsewhere, or it computes."""
+    """Whether it went on between the looks: its working threads are elsewhere, it wakes up often, or it computes."""
     if one.hindrance or holds_lock(one):
         return False
-    return goes_on(one) or (one.cpu_share > BUSY and not (one.looks and one.looks[-1] and collective(one.looks[-1][0])))
+    within = bool(one.looks and one.looks[-1] and collective(one.looks[-1][0]))
+    return goes_on(one) or restless(one) or (one.cpu_share > BUSY and not within)
 
 
 def collective(thread: Thread) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ _DUMPS_S, _BY_S = 3.0, 15.0
 """Recorders may take until so long after the first look, and at least the shorter time: torch loads its compiler for
 the first dump."""
 _LOOKS = 3
+_WAKES_OF_A_LOOK = 2
+"""py-spy stops and starts a thread."""
 _NO_ANSWER = ("child", "polled")
 """A server polls all of its clients."""
 _TRIES, _BETWEEN_TRIES_S = 3, 0.005
@@ -47,7 +50,7 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
     table = Table(pids())
     read_from = {one.pid: _peers(table, one.pid) for one in processes}
     begun, left_s = time.monotonic(), _SPIES_S
-    first = {one.pid: _cpu_s(one.pid) for one in processes}
+    first = {one.pid: (_cpu_s(one.pid), _wakes(one.pid)) for one in processes}
     for number in range(_LOOKS):
         time.sleep(max(0.0, begun + watched_s * number / (_LOOKS - 1) - time.monotonic()))
         on(f"look {number + 1} of {_LOOKS} at {len(processes)} processes")
@@ -62,9 +65,11 @@ def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
         seen = seen if len(seen) > 1 or stopped else ()  # one look does not tell whether it moves
         threads = {thread.tid for thread in seen[-1]} if seen else {one.pid}
         peers = tuple(peer for peer in read_from[one.pid] if peer.tid in threads)
-        share = (_cpu_s(one.pid) - first[one.pid]) / max(passed, 1e-3)
+        share = (_cpu_s(one.pid) - first[one.pid][0]) / max(passed, 1e-3)
+        wakes = max(0, _wakes(one.pid) - first[one.pid][1] - _LOOKS * _WAKES_OF_A_LOOK) / max(passed, 1e-3)
         ends = table.ends(one.pid)
-        found.append(replace(one, looks=seen, peers=peers, cpu_share=round(share, 3), hindrance=stopped, ends=ends))
+        times = {"cpu_share": round(share, 3), "wakes_per_s": round(wakes, 1)}
+        found.append(replace(one, looks=seen, peers=peers, hindrance=stopped, ends=ends, **times))
     recorded, notes, went_on = (), list[str](), False
     if not job.missing and worth_asking(found):
         on("flight recorders")
@@ -180,6 +185,12 @@ def _thread(entry: Any) -> Thread:
     return Thread(
         tid=tid, frames=tuple(frames), name=str(entry.get("thread_name") or "")[:60], gil=bool(entry.get("owns_gil"))
     )
+
+
+def _wakes(pid: int) -> int:
+    """How often its main thread has gone to sleep by itself."""
+    found = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read(f"/proc/{pid}/task/{pid}/status"), re.M)
+    return int(found.group(1)) if found else 0
 
 
 def _cpu_s(pid: int) -> float:

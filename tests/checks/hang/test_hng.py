@@ -64,6 +64,23 @@ def test_one_that_computes_or_moves_is_not_accused() -> None:
     assert computes.doubt.startswith("rank 2 has used its CPU in one place for 6 s")
 
 
+def test_ranks_that_wake_up_in_their_calls_go_from_one_to_the_next() -> None:
+    """Three looks that happen to find each rank where it was before."""
+    others = [cases.rank(number, wakes_per_s=90.0) for number in (0, 1, 3)]
+    judged = judge(looked(cases.job(*others, cases.rank(2, cases.ASLEEP, wakes_per_s=60.0))))
+    assert judged.hang is None
+    assert judged.said.startswith("the job waits for rank 2, which goes on")
+    assert judge(looked(cases.job(*others, cases.rank(2, wakes_per_s=60.0)))).said == "processes of the job move"
+    # It polls, and nobody moves: neither accused nor called well.
+    polls = judge(looked(cases.with_odd(cases.rank(2, cases.ASLEEP, wakes_per_s=60.0))))
+    assert polls.hang is None
+    assert polls.doubt.startswith("rank 2 has woken up again and again in one place")
+    # One that sleeps for good is named, whatever the others do.
+    hang = judge(looked(cases.job(*others, cases.rank(2, cases.ASLEEP)))).hang
+    assert hang is not None
+    assert [one.rank for one in hang.culprits] == [2]
+
+
 def test_a_controller_that_waits_in_ray_for_an_actor_of_another_node_is_no_culprit() -> None:
     frames = ("ray/_private/worker.py:3237 in wait", "job/train.py:9 in main")
     look = (Thread(tid=7, frames=frames),)
