@@ -58,7 +58,7 @@ def absent(run_dir: Path, found: tuple[Member, ...]) -> tuple[str, ...]:
 
 def stack(member: Member) -> str:
     """Where its threads are, as well as known."""
-    if member.stacks is not None and (text := _dumped(member.pid, member.stacks)):
+    if member.stacks is not None and (text := dumped(member.pid, member.stacks)):
         return text
     return _by_py_spy(member.pid) or _by_kernel(member.pid)
 
@@ -128,8 +128,8 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _dumped(pid: int, file: Path) -> str:
-    """What the process writes into `file` on the signal; "" if it does not answer."""
+def dumped(pid: int, file: Path) -> str:
+    """What the process writes into `file` on the signal; "" if it knows no such signal, or does not answer."""
     if not _handles(pid):
         return ""
     text = ""

@@ -31,8 +31,8 @@ PLUGIN_SOURCE = ROOT / "tests" / "fixtures" / "plugin"
 SERIAL = {
     "machines": (
         "core/test_context", "core/test_gather", "core/test_process", "measure/canary", "measure/cluster",
-        "measure/collectives", "measure/drift", "measure/machine/test_nvidia", "measure/rollout", "multinode",
-        "preflight", "slurm", "tools/test_slurm_script",
+        "measure/collectives", "measure/drift", "measure/hang", "measure/machine/test_nvidia", "measure/rollout",
+        "multinode", "preflight", "slurm", "tools/test_slurm_script",
     ),
     "runs": ("trainer/cli/test_app", "trainer/controller", "trainer/end_to_end", "trainer/measure", "trainer/workers"),
     "failures": ("trainer/cluster", "trainer/failures", "trainer/rewards"),

@@ -29,7 +29,7 @@ def _verdict(facts: Facts, kinds: tuple[str, ...], expected: str) -> Verdict:
 
 def _line(one: Culprit) -> str:
     who = f"rank {one.rank}" if one.rank is not None else one.role
-    place = f", process {one.pid}" if one.pid else ""
+    place = "".join((f", process {one.pid}" if one.pid else "", f" on {one.node}" if one.node else ""))
     return f"{who}{place}: {one.call or 'its stack could not be seen'}"
 
 

@@ -6,7 +6,8 @@ import sys
 from typing import Any
 
 from rlcheck.cli.facts_files import document, recorded_with
-from rlcheck.cli.front_door import begin
+from rlcheck.cli.front_door import Examination, begin
+from rlcheck.cli.interpreter import make_context
 from rlcheck.cli.requests.records import HangRequest
 from rlcheck.cli.waiting import Waiting
 from rlcheck.diagnose.hang.live import judge
@@ -15,6 +16,8 @@ from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
 from rlcheck.facts.hang import Hang, HangFacts
 from rlcheck.finding import Report
+
+_SECTIONS = ("python", "ray")
 
 
 class HangReport(Report, frozen=True, omit_defaults=False):
@@ -32,13 +35,14 @@ def run(request: HangRequest) -> int:
     """
     examination = begin(request.report, "hang", alone=True)
     if request.report.facts is not None:
-        if request.target or request.pid:
-            raise UserError("--facts judges a record; leave RUN_DIR and --pid out")
+        if request.target or request.pid or request.hosts or request.head_ip:
+            raise UserError("--facts judges a record; leave RUN_DIR, --pid, --hosts and --head-ip out")
         nodes = recorded_with(
             request.report.facts, ("hang",), "no look at a job in it; `rlcheck hang --record` writes one"
         )
     else:
-        nodes = (document(hang=known(_looked(request))),)
+        found = _looked_at_nodes(request, examination) if request.hosts or request.head_ip else _looked(request)
+        nodes = (document(hang=known(found)),)
     report = examination.judge(nodes)
     return examination.end(_with_verdict(report, nodes), nodes)
 
@@ -60,6 +64,25 @@ def _looked(request: HangRequest) -> HangFacts:
                 "read its logs with rlcheck diagnose"
             )
         return watch(job, request.watched_s, lambda what: waiting.on(what))
+
+
+def _looked_at_nodes(request: HangRequest, examination: Examination) -> HangFacts:
+    from rlcheck.measure.cluster.boards import open_machines
+    from rlcheck.measure.hang.nodes import look_at_nodes
+
+    if request.pid:
+        raise UserError("--pid names a process of this machine; with --hosts or --head-ip name the run's directory")
+    with Waiting() as waiting:
+        waiting.on("this machine")
+        context = make_context(request.report.python, deep=False)
+        facts = examination.own_facts(context, _SECTIONS if request.head_ip else ())
+        board, _ = open_machines(request.head_ip, request.port, request.hosts, context, facts)
+        with board:
+            waiting.on(f"the job's processes on {len(board.seats)} nodes")
+            found = look_at_nodes(board, request.target, request.watched_s, waiting.on_names)
+    if not found.processes:
+        raise UserError(f"no process of a job was found: {'; '.join(found.notes[:4]) or 'there are no nodes'}")
+    return found
 
 
 def _with_verdict(report: Report, nodes: tuple[Facts, ...]) -> HangReport:

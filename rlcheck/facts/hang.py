@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from rlcheck.facts.base import Struct
+from rlcheck.facts.flight import Dump
 
+PID_BITS = 22
+"""Of a process's number on Linux; what is above them is the number of its machine, where several were looked at."""
 Kind = Literal["behind", "mismatch", "no dump", "not started", "circle", "inside", "stopped", "gone", "gil", "stuck"]
 """Why a rank is a culprit: it has not called what others wait in; it has called something else; it left no dump; its
 GPU has not begun what the others' have; ranks wait for each other in a circle; all are in the same call, which does not
@@ -74,7 +77,7 @@ class Thread(Struct, frozen=True):
 
 class Peer(Struct, frozen=True):
     """Whom a thread TID reads from: process `pid` of this node (0: none), `address` of a socket. `how`: socket, pipe,
-    child."""
+    child; polled: it waits for one of several."""
 
     tid: int
     how: str
@@ -87,8 +90,10 @@ class Process(Struct, frozen=True):
 
     `rank`: None for one that is none; `world`: ranks of its job, 0: unknown; `job`: ranks of one job share it. `title`:
     its command line. `hindrance`: what keeps it from going on at all. `looks`: its threads each time, the main one
-    first; () where they could not be seen. `cpu_share`: of one CPU between first and last look. `peers`: at the last.
-    `runs`: the method that Ray runs there.
+    first; () where they could not be seen. `cpu_share`: of one CPU between first and last look; `wakes_per_s`: how
+    often its main thread woke up. `peers`: at the last.
+    `runs`: the method that Ray runs there. `node`: its machine, where several were looked at. `ends`: addresses of its
+    own ends of connections to other machines.
     """
 
     pid: int
@@ -101,18 +106,29 @@ class Process(Struct, frozen=True):
     hindrance: str = ""
     looks: tuple[tuple[Thread, ...], ...] = ()
     cpu_share: float = 0.0
+    wakes_per_s: float = 0.0
     peers: tuple[Peer, ...] = ()
     runs: str = ""
+    node: str = ""
+    ends: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """Its number on its machine: `pid` is one that no process of another machine has (`PID_BITS`)."""
+        return self.pid & ((1 << PID_BITS) - 1)
 
 
 class HangFacts(Struct, frozen=True):
     """One job on one node. `watched_s`: between first and last look. `missing`: ranks of this node without a process;
-    `elsewhere`: ranks on other nodes, which were not looked at. `dumped`: what flight-recorder dumps say that the
-    ranks gave on request. `notes`: what could not be looked at."""
+    `elsewhere`: ranks on other nodes, which were not looked at. `recorded`: what flight recorders held of ranks that
+    gave it on request; `went_on`: a moment later they held other calls; `open_s`: how long ago the first call was
+    queued that is still open in them. `notes`: what could not be looked at."""
 
     processes: tuple[Process, ...] = ()
     watched_s: float = 0.0
     missing: tuple[int, ...] = ()
     elsewhere: tuple[int, ...] = ()
-    dumped: Hang | None = None
+    recorded: tuple[Dump, ...] = ()
+    went_on: bool = False
+    open_s: float | None = None
     notes: tuple[str, ...] = ()

@@ -91,6 +91,29 @@ def test_another_operation_or_size_at_one_number(tmp_path, odd, kind):
     assert verdict(tmp_path) == [(1, kind)]
 
 
+@pytest.mark.parametrize("odd", [0, 1])
+def test_of_two_ranks_the_one_with_a_new_size_is_the_odd_one(tmp_path, odd):
+    for rank in (0, 1):
+        done = [call(number, state="completed") for number in (1, 2)]
+        dump(tmp_path, rank, [*done, call(3, size=9 if rank == odd else 4)], {"0": ("default_pg", (0, 1))})
+    assert verdict(tmp_path) == [(odd, "mismatch")]
+    (culprit,) = look([str(tmp_path)]).hang.culprits
+    assert (
+        culprit.call
+        == f"all_reduce 3 of default_pg with [9] Float; rank {1 - odd}: all_reduce 3 of default_pg with [4] Float"
+    )
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_the_smaller_of_two_sizes_may_end_on_a_gpu_and_is_named_all_the_same(tmp_path, odd):
+    """Who has called more waits there for good; who has called less goes on to the next call."""
+    for rank in WORLD:
+        small = rank == odd if odd == 2 else rank != odd
+        ended = [call(3, state="completed"), call(4)] if small else [call(3, size=9)]
+        dump(tmp_path, rank, [call(1, size=4 if odd == 0 else 9, state="completed"), *ended])
+    assert verdict(tmp_path) == [(odd, "mismatch")]
+
+
 def test_sizes_that_may_differ_are_no_mismatch(tmp_path):
     for rank in WORLD:
         dump(tmp_path, rank, [call(3, name="all_to_all", size=rank)])

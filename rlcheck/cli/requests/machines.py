@@ -26,6 +26,12 @@ HostsOption = Annotated[
         help="File of machines to reach by ssh, one a line ([user@]host[:port] [slots=N]); slurm: those of this job.",
     ),
 ]
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        "--head-ip", metavar="HOST[:PORT]", help="Take the nodes of this Ray cluster. Default: this machine alone."
+    ),
+]
 DeepOption = Annotated[bool, typer.Option("--deep", help="Also import every engine in a process of its own (slow).")]
 
 
@@ -102,14 +108,7 @@ class Pairs(str, Enum):
 class NcclRequest:
     """Run real collectives: alone, over a Ray cluster or --hosts, under torchrun or srun; name the odd one."""
 
-    head_ip: Annotated[
-        str,
-        typer.Option(
-            "--head-ip",
-            metavar="HOST[:PORT]",
-            help="Measure the nodes of this Ray cluster. Default: this machine alone.",
-        ),
-    ] = ""
+    head_ip: ClusterOption = ""
     port: PortOption = None
     hosts: HostsOption = ""
     backend: Annotated[

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from rlcheck.cli.requests.configs import GpuOption, ModelShapeOption
+from rlcheck.cli.requests.machines import ClusterOption, HostsOption
 from rlcheck.cli.requests.report import (
     AsciiOption,
     Format,
     FormatOption,
     FrameworkOption,
     OutputOption,
+    PortOption,
     PromptKeyOption,
     PythonOption,
     ReportRequest,
@@ -215,7 +217,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class HangRequest:
-    """Look at a running job on this machine: does it stand still, and for which rank or role do all others wait?
+    """Look at a running job, here or on several nodes: does it stand still, and for which rank or role do all wait?
 
     Exit codes: 0 it goes on, 1 it stands still, 2 that could not be judged.
     """
@@ -237,6 +239,9 @@ class HangRequest:
             "--for", min=0.5, max=600.0, metavar="SECONDS", help="How long nothing may move in a job that stands still."
         ),
     ] = 6.0
+    head_ip: ClusterOption = ""
+    port: PortOption = None
+    hosts: HostsOption = ""
     report: ReportRequest = field(default_factory=ReportRequest)
 
 

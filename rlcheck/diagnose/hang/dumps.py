@@ -8,8 +8,9 @@ import os
 import pickle
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
+
+from rlcheck.facts.flight import Call, Dump
 
 MOST_BYTES = 256 << 20
 """A larger file is not read: the recorder's default of 2,000 entries makes a few MB."""
@@ -21,49 +22,6 @@ _PAIR = re.compile(r"(send|recv)\s*(\d+)\s*(->|<-)\s*(\d+)")
 
 class NoDump(ValueError):
     """Why a file cannot be read as a dump, in words."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """One operation that a rank has put into a group's queue.
-
-    `number`: of collectives in the group. `peer`: of a point-to-point operation, as a rank of the group. `state`:
-    `scheduled`, `started` or `completed`; gloo's are never more than scheduled, and `done` all the same.
-    `frames`: `train.py:88 in step`, the innermost first.
-    """
-
-    group: str
-    desc: str
-    number: int
-    name: str
-    state: str
-    sizes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...] = ()
-    peer: int | None = None
-    sends: bool = False
-    created_ns: int = 0
-    finished_ns: int = 0
-    order: int = 0
-    done: bool = False
-    frames: tuple[str, ...] = ()
-
-    @property
-    def open(self) -> bool:
-        """Whether it is waited in."""
-        return self.state != "completed" and not self.done
-
-
-@dataclass(frozen=True)
-class Dump:
-    """What one rank's recorder held. `groups`: ranks by the group's key; `names`: how the job calls it. `enqueued`: the
-    last number that a rank has queued in a group, where the recorder says so."""
-
-    path: str
-    rank: int
-    groups: Mapping[str, tuple[int, ...]]
-    names: Mapping[str, str]
-    calls: tuple[Call, ...]
-    enqueued: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 class _Plain(pickle.Unpickler):
@@ -93,6 +51,15 @@ def read(path: str, rank: int | None = None) -> Dump:
             data = file.read(MOST_BYTES)
     except OSError as error:
         raise NoDump(f"it cannot be read: {error.strerror}") from None
+    return parse(data, path, rank)
+
+
+def parse(data: bytes, path: str, rank: int | None = None) -> Dump:
+    """The dump that DATA is, which came from PATH; RANK as of `read`.
+
+    Raises:
+        NoDump: as of `read`.
+    """
     value = _value(data)
     groups, names = _groups(value.get("pg_config"))
     calls = _calls(value.get("entries"))
@@ -100,7 +67,7 @@ def read(path: str, rank: int | None = None) -> Dump:
         raise NoDump("it holds no process group and no call")
     whose = _rank(path, groups) if rank is None else rank
     enqueued = _enqueued(value.get("pg_status"), groups, value.get("entries"))
-    return Dump(path, whose, groups, names, calls, enqueued)
+    return Dump(path=path, rank=whose, groups=groups, names=names, calls=calls, enqueued=enqueued)
 
 
 def _value(data: bytes) -> Mapping[str, Any]:

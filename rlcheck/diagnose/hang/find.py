@@ -9,9 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlcheck.diagnose.hang import stacks, waits
-from rlcheck.diagnose.hang.dumps import Dump, NoDump, looks_like_dump, read
+from rlcheck.diagnose.hang import stacks, verdict
+from rlcheck.diagnose.hang.dumps import NoDump, looks_like_dump, read
 from rlcheck.diagnose.sources import MOST_LOOKED_AT, files_below
+from rlcheck.facts.flight import Dump
 from rlcheck.facts.hang import Hang
 
 MOST_DUMPS = 20_000
@@ -51,7 +52,7 @@ def look(paths: Sequence[str]) -> Found:
         notes.append(f"only the first {MOST_DUMPS} dumps were read; name the others")
     hang, more = _verdict(dumps)
     found = [stack for path in of_stacks[:MOST_DUMPS] if (stack := stacks.read(path)) is not None]
-    hang = waits.of_stacks(found) if hang is None and not dumps else hang and waits.with_stacks(hang, found)
+    hang = verdict.of_stacks(found) if hang is None and not dumps else hang and verdict.with_stacks(hang, found)
     return Found(frozenset(files), len(dumps), len(found), hang, (*notes, *more))
 
 
@@ -80,7 +81,7 @@ def _start(path: str) -> bytes:
 
 def _verdict(dumps: Sequence[Dump]) -> tuple[Hang | None, list[str]]:
     """The job that stands still with the most ranks; what is said of others becomes notes."""
-    found = sorted(((waits.solve(job), job) for job in _jobs(dumps)), key=lambda one: (one[0] is None, -len(one[1])))
+    found = sorted(((verdict.solve(job), job) for job in _jobs(dumps)), key=lambda one: (one[0] is None, -len(one[1])))
     notes: list[str] = []
     for hang, job in found:
         place = os.path.dirname(job[0].path) or "."

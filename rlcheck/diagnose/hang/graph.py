@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 Frame = tuple[str, str, str]
 """File, line, function."""
@@ -13,6 +14,17 @@ _WAITS = re.compile(
 """Files of the innermost frames of a thread that waits for other ranks, or for a GPU that does."""
 _WAIT_FUNCTIONS = frozenset(("synchronize", "all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter_tensor",
                              "all_gather_into_tensor", "all_to_all_single", "wait_event", "wait_stream"))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The main thread of one process, the innermost frame first: `train.py:88 in step`. `role`: of its file's name."""
+
+    path: str
+    rank: int
+    frames: tuple[str, ...]
+    in_collective: bool
+    role: str = ""
 
 
 def bottoms(targets: Mapping[int, set[int]]) -> list[list[int]]:

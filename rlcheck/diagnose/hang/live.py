@@ -13,18 +13,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from rlcheck.diagnose.hang.graph import bottoms, in_collective, ranks_words
-from rlcheck.facts.hang import Culprit, Hang, HangFacts, Kind, Peer, Process, Thread, Wait
+from msgspec.structs import replace
 
-_FRAME = re.compile(r"(.*):(\d+) in (.*)", re.S)
-_BUSY = 0.2
-"""Of one CPU: who uses more, computes."""
-_SERVES = re.compile(r"/(selectors|base_events|socketserver|queue|http/server|concurrent/futures/thread)\.py:")
-_JOINS = re.compile(r"/(threading|futures/_base)\.py:")
-"""Files of the innermost frames of a thread that has nothing to do, and of one that waits for another thread."""
-_RAY_WAITS = re.compile(
-    r"ray/_private/(worker|client_mode_hook)\.py:\d+ in (get|wait|get_objects)|ray/_private/worker\.py"
+from rlcheck.diagnose.hang.graph import bottoms, ranks_words
+from rlcheck.diagnose.hang.seen import (
+    BUSY,
+    call_of,
+    collective,
+    goes_on,
+    holds_lock,
+    moves,
+    restless,
+    stack_of,
+    who,
+    working,
 )
+from rlcheck.diagnose.hang.verdict import solve
+from rlcheck.facts.hang import Culprit, Hang, HangFacts, Kind, Peer, Process, Wait
+
+_RAY_WAITS = re.compile(r"ray/_private/worker\.py:\d+ in (\w+\.)?(get|wait|get_objects)$")
+_LONG_S = 60.0
+"""A call that was queued so long ago does not end; GPUs that are behind by less may catch up."""
+_ASK = "flight recorders that can be asked would tell (docs/diagnose.md), or a longer look: --for 60"
 _ALONE = ("stopped", "held by a debugger", "dead", "waits in the kernel")
 STEPS: Mapping[Kind, str] = {
     "stopped": "kill -CONT PID lets a stopped process go on; one that waits in the kernel waits for a disk or a driver",
@@ -58,6 +68,8 @@ class Graph:
     edges: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     kinds: dict[int, Kind] = field(default_factory=dict[int, Kind])
     addresses: dict[int, str] = field(default_factory=dict[int, str])
+    unseen: set[int] = field(default_factory=set[int])
+    """Who waits in Ray for an actor that was not seen to run a method."""
 
     @cached_property
     def by_pid(self) -> dict[int, Process]:
@@ -92,7 +104,15 @@ class Graph:
         tids = {thread.tid for thread in threads}
         self._follow(one, [peer for peer in one.peers if peer.tid in tids])
         if any(_RAY_WAITS.search(frame) for thread in threads for frame in thread.frames[:6]):
-            self.edges[one.pid] |= {other.pid for other in self.facts.processes if other.runs and other.pid != one.pid}
+            self._of_ray(one)
+
+    def _of_ray(self, one: Process) -> None:
+        """Actors that run a method, and those that could not begin one."""
+        actors = [other for other in self.facts.processes if other.pid != one.pid and other.title.startswith("ray::")]
+        found = {other.pid for other in actors if other.runs or other.hindrance}
+        self.edges[one.pid] |= found
+        if not found:
+            self.unseen.add(one.pid)
 
     def _follow(self, one: Process, peers: Sequence[Peer]) -> None:
         for peer in peers:
@@ -137,11 +157,20 @@ def judge(facts: HangFacts) -> Judged:
     """The verdict on a job that was looked at."""
     graph = Graph(facts)
     graph.build()
+    of_recorders = _of_recorders(graph)
+    if of_recorders is not None:
+        return of_recorders
     targets = {pid: found for pid, found in graph.edges.items() if found}
     stopped = [one.pid for one in facts.processes if one.hindrance in _ALONE and one.role != "launcher"]
+    locked = [
+        one.pid
+        for one in facts.processes
+        if one.rank is not None and not one.hindrance and holds_lock(one) and one.cpu_share < BUSY
+    ]
     ends = bottoms(targets)
     found: dict[int, Kind] = {}
     moving: list[Process] = []
+    lost: list[Process] = []
     for end in ends:
         for pid in end:
             one = graph.by_pid[pid]
@@ -149,6 +178,8 @@ def judge(facts: HangFacts) -> Judged:
                 found[pid] = "gone" if one.hindrance in ("dead", "gone") else "stopped"
             elif holds_lock(one):
                 found[pid] = "gil"
+            elif pid in graph.unseen and not graph.addresses.get(pid):
+                lost.append(one)
             elif moves(one):
                 moving.append(one)
             elif not one.looks:
@@ -156,6 +187,9 @@ def judge(facts: HangFacts) -> Judged:
             else:
                 found[pid] = graph.kinds.get(pid, "circle" if len(end) > 1 else "stuck")
     found |= {pid: "stopped" for pid in stopped if graph.by_pid[pid].hindrance != "waits in the kernel" or not found}
+    found |= dict.fromkeys(locked, "gil")
+    if lost and not found and not moving:
+        return Judged(doubt=f"{who(lost[0])} waits in Ray for an actor that was not seen at work: on another node?")
     return _judged(facts, graph, targets, found, moving)
 
 
@@ -167,36 +201,71 @@ def _judged(
     gone = facts.missing if any(one.pid in graph.inside for one in still) else ()
     if found or gone:
         return Judged(hang=_hang(graph, targets, found, gone))
+    # A thread in a collective sleeps until it ends: ranks that wake up there go from call to call.
+    cycles = any(restless(graph.by_pid[pid]) for pid in graph.inside)
+    on = [one for one in moving if goes_on(one) or (cycles and restless(one))]
+    if on:
+        return Judged(said=f"the job waits for {', '.join(map(who, on[:4]))}, which goes on: {call_of(on[0])}")
     if moving:
-        return Judged(said=f"the job waits for {', '.join(map(who, moving[:4]))}, which goes on: {call_of(moving[0])}")
+        return Judged(doubt=_in_one_place(facts, moving[0]))
     outward = [one for one in waiting if one.pid in graph.addresses and not targets.get(one.pid)]
     if outward:
         return Judged(hang=_outward(graph, targets, outward))
     if not any(one.looks for one in facts.processes):
         return Judged(doubt="no stack of any process could be seen")
     within = [one for one in still if one.pid in graph.inside]
-    if within and len(within) == len([one for one in facts.processes if one.rank is not None]):
+    if not cycles and within and len(within) == len([one for one in facts.processes if one.rank is not None]):
         return _all_inside(facts, graph, within)
     # A launcher or a logger that moves says nothing of ranks that do not.
     ranks = [one for one in facts.processes if one.rank is not None]
-    if any(map(moves, ranks or facts.processes)):
+    if cycles or any(map(goes_on, ranks or facts.processes)):
         return Judged(said="processes of the job move")
+    computing = next(filter(moves, ranks or facts.processes), None)
+    if computing is not None:
+        return Judged(doubt=_in_one_place(facts, computing))
     what = "no rank" if any(map(moves, facts.processes)) else "nothing"
     return Judged(doubt=f"{what} moved for {facts.watched_s:.0f} s, and none was seen to wait for another process")
 
 
+def _of_recorders(graph: Graph) -> Judged | None:
+    """What flight recorders say where stacks do not tell the ranks apart; None where they do not, either."""
+    ranks = {one.rank: one for one in graph.facts.processes if one.rank is not None}
+    if graph.facts.went_on:
+        return Judged(said="the ranks' flight recorders show new calls")
+    hang = solve(graph.facts.recorded) if graph.facts.recorded else None
+    if hang is None:
+        return None
+    # That a rank gave no dump in time says nothing of one whose process is seen.
+    named = [one for one in hang.culprits if one.kind != "no dump"]
+    busy = [one.rank for one in named if one.rank in ranks and one.kind == "behind" and moves(ranks[one.rank])]
+    if busy:
+        return Judged(doubt=_in_one_place(graph.facts, ranks[busy[0]]))
+    if named:
+        known = [
+            replace(one, pid=ranks[one.rank].number, stack=stack_of(ranks[one.rank]), node=ranks[one.rank].node)
+            if one.rank in ranks
+            else one
+            for one in named
+        ]
+        return Judged(hang=replace(hang, culprits=tuple(known)))
+    if (graph.facts.open_s or 0.0) > _LONG_S and len(graph.facts.recorded) == len(ranks):
+        return Judged(hang=replace(hang, culprits=()))
+    return None
+
+
+def _in_one_place(facts: HangFacts, one: Process) -> str:
+    """Why ONE, which uses its CPU and did not leave a line, is neither accused nor called well."""
+    does = "has woken up again and again" if restless(one) else "has used its CPU"
+    place = f"{who(one)} {does} in one place for {facts.watched_s:.0f} s ({call_of(one)})"
+    return f"{place}: it computes, polls, or waits for a GPU; {_ASK}"
+
+
 def _all_inside(facts: HangFacts, graph: Graph, within: Sequence[Process]) -> Judged:
     """All ranks here are in one call, and none of them moves."""
-    # That a rank gave no dump in time says nothing of one whose process is seen.
-    if facts.dumped is not None and any(one.kind != "no dump" for one in facts.dumped.culprits):
-        return Judged(hang=facts.dumped)
     if facts.elsewhere:
         return Judged(doubt="all ranks here wait in a collective; whom for is seen on the other nodes")
-    if any(one.cpu_share > _BUSY for one in within):
-        return Judged(
-            doubt="all ranks are in one call and use their CPUs in it, as with GPUs at work; "
-            "with TORCH_FR_BUFFER_SIZE and TORCH_NCCL_DEBUG_INFO_PIPE_FILE their recorders would say"
-        )
+    if any(one.cpu_share > BUSY for one in within):
+        return Judged(doubt=f"all ranks are in one call and use their CPUs in it, as with GPUs at work; {_ASK}")
     call = graph.inside[within[0].pid]
     return Judged(hang=Hang(
         said=f"all {len(within)} ranks are in {call}, and none of them has moved for {facts.watched_s:.0f} s",
@@ -239,7 +308,14 @@ def _hang(graph: Graph, targets: Mapping[int, set[int]], found: Mapping[int, Kin
         call = graph.inside.get(pid) or (f"{one.hindrance}: " if one.hindrance else "") + call_of(one)
         culprits.append(
             Culprit(
-                rank=one.rank, kind=kind, call=call, stack=stack_of(one), role=one.role, waited_for_by=waiters, pid=pid
+                rank=one.rank,
+                kind=kind,
+                call=call,
+                stack=stack_of(one),
+                role=one.role,
+                node=one.node,
+                waited_for_by=waiters,
+                pid=one.number,
             )
         )
     if not any(one.rank is not None and one.kind in ("stopped", "gil", "gone") for one in culprits) or not culprits:
@@ -251,8 +327,9 @@ def _hang(graph: Graph, targets: Mapping[int, set[int]], found: Mapping[int, Kin
     names = [_name(one) for one in culprits]
     count = len(set(targets) - set(found)) or len(graph.inside)
     wait = "process waits" if count == 1 else "processes wait"
+    whom = f"{', '.join(names[:8])}{_why(culprits)}"
     return Hang(
-        said=f"{count} {wait} for {', '.join(names[:8])}{_why(culprits)}",
+        said=f"{count} {wait} for {whom}" if count else f"no process was seen to wait for {whom}",
         culprits=tuple(culprits),
         waits=tuple(
             _wait(graph, pid, some, gone)
@@ -286,7 +363,8 @@ def _why(culprits: Sequence[Culprit]) -> str:
 
 
 def _name(one: Culprit) -> str:
-    place = f" (process {one.pid})" if one.pid else ""
+    on = f" on {one.node}" if one.node else ""
+    place = f" (process {one.pid}{on})" if one.pid else on
     return (ranks_words((one.rank,)) if one.rank is not None else one.role) + place
 
 
@@ -304,91 +382,4 @@ def _wait(graph: Graph, pid: int, some: set[int], gone: Sequence[int] = ()) -> W
         waits_for=tuple(ranks),
         who=who(one),
         whom=whom,
-    )
-
-
-# One process
-
-
-def who(one: Process) -> str:
-    """`rank 3`, `reward (process 4711)`."""
-    return f"rank {one.rank}" if one.rank is not None else f"{one.role} (process {one.pid})"
-
-
-def working(one: Process) -> list[Thread]:
-    """Its threads that are in the middle of something: the main one, or the others where that one only serves."""
-    threads = one.looks[-1] if one.looks else ()
-    busy = [thread for thread in threads if thread.frames and not _idle(thread)]
-    if busy and threads and busy[0] is threads[0] and not _JOINS.search(f"/{busy[0].frames[0]}"):
-        return busy[:1]
-    return busy
-
-
-def _idle(thread: Thread) -> bool:
-    """Whether it waits for work: in a server's loop, or an empty queue of a pool."""
-    inner = [f"/{frame}" for frame in thread.frames if "threading.py:" not in frame][:2]
-    if inner and (_SERVES.search(inner[0]) or "in accept" in inner[0]):
-        return True
-    # A server's thread that reads the next request of a connection.
-    return len(inner) > 1 and "/socket.py:" in inner[0] and _SERVES.search(inner[1]) is not None
-
-
-def call_of(one: Process) -> str:
-    """Where it is, in a line."""
-    threads = working(one)
-    if not threads:
-        return one.runs
-    deepest = max(threads, key=lambda thread: (thread.gil, len(thread.frames)))
-    own = next(
-        (frame for frame in deepest.frames if "site-packages" not in frame and not _library(frame)), deepest.frames[0]
-    )
-    inner = deepest.frames[0]
-    return own if own == inner else f"{inner.rpartition(' in ')[2]} at {own}"
-
-
-def stack_of(one: Process) -> tuple[str, ...]:
-    """The frames of the thread that it works in."""
-    threads = working(one)
-    return max(threads, key=lambda thread: len(thread.frames)).frames[:24] if threads else ()
-
-
-def holds_lock(one: Process) -> bool:
-    """Whether one thread has kept the interpreter's lock in one place at all looks, while the process does not compute
-    Python, which would show another line or another holder."""
-    keepers = [next(((thread.tid, thread.frames) for thread in look if thread.gil), None) for look in one.looks]
-    return len(keepers) > 1 and keepers[0] is not None and all(keeper == keepers[0] for keeper in keepers)
-
-
-def moves(one: Process) -> bool:
-    """Whether it went on between the looks: its working threads are elsewhere, or it computes."""
-    if one.hindrance or holds_lock(one):
-        return False
-    seen = {tuple((thread.tid, thread.frames) for thread in look if not _idle(thread)) for look in one.looks}
-    return len(seen) > 1 or (
-        one.cpu_share > _BUSY and not (one.looks and one.looks[-1] and collective(one.looks[-1][0]))
-    )
-
-
-def collective(thread: Thread) -> str:
-    """`all_reduce at train.py:88 in step` of a thread that waits for other ranks; else ""."""
-    frames = [match.groups() for frame in thread.frames if (match := _FRAME.fullmatch(frame))]
-    if not frames or not in_collective([(file, line, function) for file, line, function in frames]):
-        return ""
-    within = [
-        at for at, frame in enumerate(frames[:12]) if "torch/distributed/" in frame[0] or "torch/cuda/" in frame[0]
-    ]
-    plain = [at for at in within if "wrapper" not in frames[at][2]]
-    name = frames[plain[-1] if plain else 0][2]
-    site = next((thread.frames[at] for at in range((within[-1] if within else 0) + 1, len(frames))), thread.frames[0])
-    return f"{name} at {site.rpartition('/')[2]}"
-
-
-def _library(frame: str) -> bool:
-    return (
-        bool(
-            re.match(
-                r"(lib/)?python3\.\d+/|torch/|ray/|urllib3/|requests/|httpx/|http/|multiprocessing/|concurrent/", frame
-            )
-        )
-        or "/python3." in frame
     )

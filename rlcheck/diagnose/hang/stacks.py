@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
-from rlcheck.diagnose.hang.graph import Frame, in_collective
+from rlcheck.diagnose.hang.graph import Frame, Stack, in_collective
 
 MOST_BYTES = 4 << 20
 _MOST_FRAMES = 60
@@ -21,17 +20,6 @@ _BEGINS = re.compile(
 )
 _RANK = re.compile(r"rank[-_. =]{0,2}(\d{1,7})(?!\d)", re.I)
 _NUMBER = re.compile(r"\d{1,7}")
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The main thread of one process, the innermost frame first: `train.py:88 in step`. `role`: of its file's name."""
-
-    path: str
-    rank: int
-    frames: tuple[str, ...]
-    in_collective: bool
-    role: str = ""
 
 
 def looks_like_stacks(start: bytes) -> bool:
@@ -55,6 +43,11 @@ def read(path: str) -> Stack | None:
     role = re.sub(r"[-_.]*\d.*", "", name)
     frames = tuple(f"{os.path.basename(file)}:{line} in {function}"[:160] for file, line, function in thread)
     return Stack(path, int(numbers[-1]), frames, in_collective(thread), "" if role in ("stack", "rank") else role)
+
+
+def threads(text: str) -> list[list[Frame]]:
+    """All threads of one dump by faulthandler, the main one first: it is written last."""
+    return [thread for part in reversed(_parts(_FAULT_THREAD, text)) if (thread := _fault(part))]
 
 
 def _main_thread(text: str) -> Sequence[Frame]:

@@ -5,30 +5,38 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlcheck.errors import UserError
 from rlcheck.facts.hang import Process
-from rlcheck.stacks import command, members, parents, pids, read
+from rlcheck.measure.hang.recorders import pipe_of
+from rlcheck.stacks import LOCK, command, members, parents, pids, read
 
 MOST_PROCESSES = 256
+_MOST_FILES = 4096
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _NO_WORK = ("resource_tracker", "py-spy", "ray::IDLE", "/ray/core/src/", "/ray/_private/", "/ray/dashboard/",
-            "/ray/autoscaler/", "guard.py")  # fmt: skip
+            "/ray/autoscaler/", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "guard.py",
+            "ray::AgentHost", "rlcheck needs Python")  # fmt: skip
+"""Words of command lines that do no work of a job: Ray's own, guards, and rlcheck's agents."""
 _ROLES = (("engine", r"vllm|sglang|engine"), ("reward", r"reward|judge|verifier"), ("launcher",
            r"torchrun|torch/distributed/run|torch\.distributed\.(run|launch)|accelerate launch|deepspeed"))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Job:
-    """PROCESSES of one job here. MISSING, ELSEWHERE: as in `HangFacts`."""
+    """PROCESSES of one job here. MISSING, ELSEWHERE: as in `HangFacts`. PIPES: to recorders that can be asked.
+    STACKS: files into which processes write their stacks when they are asked."""
 
     processes: tuple[Process, ...]
     missing: tuple[int, ...] = ()
     elsewhere: tuple[int, ...] = ()
     environs: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
+    pipes: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    stacks: dict[int, Path] = field(default_factory=dict[int, Path])
 
 
 def find(pid: int | None, directory: str) -> Job:
@@ -45,19 +53,19 @@ def find(pid: int | None, directory: str) -> Job:
         if pid not in environs:
             raise UserError(f"--pid {pid}: there is no such process on this machine; name one of the job's")
         return _of_process(pid, ranks, environs)
-    found = set(ranks.values())
+    sessions = {each: _session(each) for each in environs if _of_ray(each)}
+    found: dict[str, set[int]] = defaultdict(set)
+    for each in {*ranks, *sessions}:
+        found[sessions.get(each) or ranks.get(each, "")].add(each)
     if len(found) > 1:
-        some = [next(each for each in ranks if ranks[each] == key) for key in sorted(found)]
-        raise UserError(
-            f"{len(found)} jobs run here; name one by a process of it: --pid {' or --pid '.join(map(str, some))}"
-        )
-    of_ray = [each for each in environs if _of_ray(each)]
-    if not found and not of_ray:
+        some = [str(min(found[key])) for key in sorted(found)]
+        raise UserError(f"{len(found)} jobs run here; name one by a process of it: --pid {' or --pid '.join(some)}")
+    if not found:
         raise UserError(
             "no job of torchrun or Ray runs here that may be looked at; name a process of it with --pid, "
             "or its run directory"
         )
-    return _made({*ranks, *of_ray}, ranks, environs)
+    return _made(set().union(*found.values()), ranks, environs)
 
 
 def environ(pid: int) -> dict[str, str]:
@@ -71,7 +79,7 @@ def environ(pid: int) -> dict[str, str]:
 def process(pid: int, above: dict[int, int], environs: dict[int, dict[str, str]], rank: int | None = None) -> Process:
     """What is known of a process without looking into it. RANK: of one whose environment gives its rank."""
     title, own = command(pid), environs.get(pid, {})
-    runs = re.match(r"ray::(\w+)[.:](\w+)", title)
+    runs = re.match(r"ray::[\w-]+[.:](\w+)", title)
     return Process(
         pid=pid,
         role=_role(title, rank),
@@ -80,19 +88,21 @@ def process(pid: int, above: dict[int, int], environs: dict[int, dict[str, str]]
         rank=rank,
         world=_number(own.get("WORLD_SIZE")) or 0 if rank is not None else 0,
         job=_job(own) if rank is not None else "",
-        runs=runs.group(2) if runs else "",
+        runs=runs.group(1) if runs else "",
     )
 
 
 def _of_process(pid: int, ranks: dict[int, str], environs: dict[int, dict[str, str]]) -> Job:
-    """All ranks of its job, or it with all that descends from it; of Ray's, all of Ray's."""
+    """All processes of its Ray, all ranks of its job, or it with all that descends from it."""
+    above = parents()
+    session = next((found for each in (pid, *_line(pid, above)) if _of_ray(each) and (found := _session(each))), "")
+    if session:
+        return _made({each for each in environs if _of_ray(each) and _session(each) == session}, ranks, environs)
     if pid in ranks:
         return _made({each for each in ranks if ranks[each] == ranks[pid]}, ranks, environs)
-    above = parents()
     below = {each for each in above if each == pid or pid in _line(each, above)}
     jobs = {ranks[each] for each in below if each in ranks}
-    of_ray = {each for each in environs if _of_ray(each)} if _of_ray(pid) else set[int]()
-    return _made({*below, *of_ray, *(each for each in ranks if ranks[each] in jobs)}, ranks, environs)
+    return _made({*below, *(each for each in ranks if ranks[each] in jobs)}, ranks, environs)
 
 
 def _of_directory(directory: Path, ranks: dict[int, str], environs: dict[int, dict[str, str]]) -> Job:
@@ -116,14 +126,16 @@ def _made(
     found: list[Process] = []
     numbers: dict[int, tuple[int, dict[str, str]]] = {}
     for each in sorted(chosen | below | launchers)[:MOST_PROCESSES]:
-        if each == os.getpid() or os.getpid() in _line(each, above) or not _works(each):
+        if each == os.getpid() or os.getpid() in _line(each, above) or not works(each):
             continue
         one = process(each, above, environs, _number(environs[each].get("RANK")) if each in ranks else None)
-        found.append(_named(one, (roles or {}).get(each, "")))
+        found.append(_named(one, (roles or {}).get(each, "") or _name(each)))
         if one.rank is not None:
             numbers[one.rank] = (each, environs[each])
     missing, elsewhere = _absent(numbers)
-    return Job(tuple(found), missing, elsewhere, environs)
+    pipes = {one.pid: pipe for one in found if (pipe := pipe_of(environs.get(one.pid, {}))) is not None}
+    stacks = {one.pid: Path(file) for one in found if (file := _stacks_file(one.pid))}
+    return Job(tuple(found), missing, elsewhere, environs, pipes, stacks)
 
 
 def _named(one: Process, name: str) -> Process:
@@ -167,13 +179,13 @@ def _is_helper(pid: int, environs: dict[int, dict[str, str]]) -> bool:
     """Whether it is a child of a rank that has its variables, and is not the rank: a data loader, a compiler."""
     parent = _number(re.sub(r"^.*\) \S ", "", read(f"/proc/{pid}/stat")).split(" ")[0]) or 0
     own, its = environs.get(pid, {}), environs.get(parent, {})
-    return not _works(pid) or (bool(_job(its)) and its.get("RANK") == own.get("RANK") and _job(its) == _job(own))
+    return not works(pid) or (bool(_job(its)) and its.get("RANK") == own.get("RANK") and _job(its) == _job(own))
 
 
 def _role(title: str, rank: int | None) -> str:
     if rank is not None:
         return ""
-    of_ray = re.match(r"ray::(\w+)", title)
+    of_ray = re.match(r"ray::([\w-]+)", title)
     if of_ray:
         return of_ray.group(1)
     for role, pattern in _ROLES:
@@ -186,14 +198,42 @@ def _role(title: str, rank: int | None) -> str:
 def _of_ray(pid: int) -> bool:
     """Whether it is a worker of Ray, or a driver: those have a thread of that name."""
     if command(pid).startswith("ray::"):
-        return _works(pid)
+        return works(pid)
     with suppress(OSError):
         names = [read(f"/proc/{pid}/task/{task}/comm").strip() for task in os.listdir(f"/proc/{pid}/task")]
-        return "worker.io" in names and _works(pid)
+        return "worker.io" in names and works(pid)
     return False
 
 
-def _works(pid: int) -> bool:
+def _session(pid: int) -> str:
+    """The session of Ray that a process takes part in: each has a log open in its directory."""
+    return next((found[0] for file in _files(pid) if (found := re.search(r"/session_[\w.-]+(?=/)", file))), "")
+
+
+def _name(pid: int) -> str:
+    """What rltrain calls a process: after its file for stacks; who holds the run's lock is the controller."""
+    stacks = _stacks_file(pid)
+    if stacks:
+        return os.path.basename(stacks).removesuffix(".stacks")
+    return "controller" if any(file.endswith(f"/{LOCK}") for file in _files(pid)) else ""
+
+
+def _stacks_file(pid: int) -> str:
+    return next((file for file in _files(pid) if file.endswith(".stacks")), "")
+
+
+def _files(pid: int) -> list[str]:
+    """The files that a process has open."""
+    found: list[str] = []
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd")[:_MOST_FILES]:
+            with suppress(OSError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
+
+
+def works(pid: int) -> bool:
+    """Whether it does a job's own work: it is no part of Ray, no guard and no tool that looks."""
     line = command(pid)
     return bool(line) and not any(word in line for word in _NO_WORK)
 

@@ -12,17 +12,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 
+from msgspec.structs import replace
+
 from rlcheck.facts.hang import Peer
 from rlcheck.measure.machine.process import run_command
 from rlcheck.stacks import read
 
 _CALLS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "x86_64": ((0, 19, 45, 47), (7, 271), (61, 247)),
-    "aarch64": ((63, 65, 207, 212), (73,), (260, 95)),
+    "x86_64": ((0, 19, 45, 47), (7, 271), (61, 247), (232, 281, 441)),
+    "aarch64": ((63, 65, 207, 212), (73,), (260, 95), (22, 441)),
 }
-"""Numbers of system calls by machine: read, readv, recvfrom, recvmsg; poll, ppoll; wait4, waitid."""
+"""Numbers of system calls by machine: read, readv, recvfrom, recvmsg; poll, ppoll; wait4, waitid; epoll_wait and its
+kin."""
+_MOST_POLLED = 64
 _SS_S = 3.0
 _MOST_FILES = 4096
+_MOST_ENDS = 256
 
 
 @dataclass
@@ -32,6 +37,7 @@ class Table:
     pids: Iterable[int]
     _holders: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     _other: dict[str, str] = field(default_factory=dict[str, str])
+    _near: dict[str, str] = field(default_factory=dict[str, str])
     _remote: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -44,20 +50,31 @@ class Table:
         self._unix()
 
     def peers(self, pid: int, tid: int) -> tuple[Peer, ...]:
-        """Whom the thread waits for in the kernel; none where it waits for many at once, or for no file at all."""
+        """Whom the thread waits for in the kernel; none where it waits for no file at all."""
         words = read(f"/proc/{pid}/task/{tid}/syscall").split()
         if len(words) < 3 or not words[0].isdigit():
             return ()
-        reads, polls, waits = _CALLS.get(platform.machine(), ((), (), ()))
+        reads, polls, waits, epolls = _CALLS.get(platform.machine(), ((), (), (), ()))
         call, first, second = int(words[0]), int(words[1], 16), int(words[2], 16)
         if call in reads:
             return self._at(pid, tid, first)
         if call in polls and second == 1:  # a read with a deadline; of more files it is a server that listens
             return self._at(pid, tid, _polled(pid, first))
+        if call in epolls:
+            info = read(f"/proc/{pid}/fdinfo/{first}")
+            polled = re.findall(r"^tfd:\s*(\d+)", info, re.M)[:_MOST_POLLED]
+            found = [peer for number in polled for peer in self._at(pid, tid, int(number))]
+            return tuple(replace(peer, how="polled") for peer in found)
         if call in waits:
             child = first & 0xFFFFFFFF if call == waits[0] else second
             return (Peer(tid=tid, how="child", pid=child if child < 1 << 31 else 0),)
         return ()
+
+    def ends(self, pid: int) -> tuple[str, ...]:
+        """The addresses of its own ends of connections to other machines."""
+        mine = [file for file, holders in self._holders.items() if pid in holders and file in self._near]
+        near = [self._near[file] for file in mine if _host(self._near[file]) != _host(self._remote[file])]
+        return tuple(sorted(near)[:_MOST_ENDS])
 
     def _at(self, pid: int, tid: int, descriptor: int) -> tuple[Peer, ...]:
         file = _file(pid, str(descriptor))
@@ -82,7 +99,7 @@ class Table:
                 if len(words) > 9 and words[3] in ("01", "08") and words[9] != "0":
                     ends[_address(words[1]), _address(words[2])] = f"socket:[{words[9]}]"
         for (near, far), file in ends.items():
-            self._remote[file] = far
+            self._near[file], self._remote[file] = near, far
             if (far, near) in ends:
                 self._other[file] = ends[far, near]
 
@@ -126,6 +143,10 @@ def _polled(pid: int, address: int) -> int:
         memory.seek(address)
         return struct.unpack("i", memory.read(4))[0]
     return -1
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def _address(text: str) -> str:

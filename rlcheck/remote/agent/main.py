@@ -35,6 +35,7 @@ class Agent:
             "listen": self.wires.listen,
             "connect": wires.connect,
             "collect": lambda request: collecting.collect(options, request),
+            "hang": lambda request: collecting.hang(options, request),
         }
         self.quick: Dict[str, Callable[[Dict[str, Any]], Dict[str, Any]]] = {
             "clock": wires.clock,

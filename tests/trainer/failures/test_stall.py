@@ -34,6 +34,8 @@ def test_stall(tmp_path: Path) -> None:
     assert "trainer.stall_timeout_s=10" in lines[0]
     report = (directory / "logs" / "stall.txt").read_text()
     assert str(directory / "logs" / "stall.txt") in lines[0]
+    assert "-- who waits for whom" in report
+    assert f"for rank 1 (process {stopped}), which is stopped" in report, "rlcheck hang's verdict"
     for who in ("controller", "train rank 0", f"train rank 1 (process {stopped}", "rollout rank 0"):
         assert f"-- {who}" in report
     ranks = report.split("-- train rank ")

@@ -34,6 +34,8 @@ from rltrain.cluster.processes import (
 STACKS_BEGIN_S = 3.0
 STACKS_END_S = 10.0
 PY_SPY_TIMEOUT_S = 20.0
+HANG_S = 20.0
+"""What a look at the run may take beside the time for which it watches."""
 _HINDRANCES = {
     psutil.STATUS_STOPPED: "is stopped",
     psutil.STATUS_TRACING_STOP: "is held by a debugger",
@@ -129,6 +131,13 @@ class NodeEyes:
             if "guard.py" not in child.command and "resource_tracker" not in child.command
         ]
         return "\n".join(parts)
+
+    def hang(self, run_dir: Path, watched_s: float) -> bytes:
+        """What `rlcheck hang` sees of the run's processes on this node, as JSON; b"" where it could not look."""
+        asked = [sys.executable, "-m", "rlcheck.measure.hang", str(watched_s), str(run_dir)]
+        with suppress(OSError, subprocess.TimeoutExpired):
+            return subprocess.run(asked, capture_output=True, timeout=watched_s + HANG_S, check=False).stdout
+        return b""
 
     def remember_family(self, pid: int) -> None:
         """Note a worker that will be ended, and who descends from it; afterwards nobody could tell."""

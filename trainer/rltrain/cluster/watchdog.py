@@ -7,15 +7,23 @@ import sys
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+from rlcheck.facts.hang import Hang
+from rlcheck.measure.hang.nodes import verdict_of
 from rltrain.cluster.runtime import Runtime
 from rltrain.core.errors import RunFailure
 
 REPORT = "stall.txt"
 GRACE_S = 10.0
 """How long the controller may take to notice; it does not when it hangs itself, outside any wait."""
+WATCHED_S = 3.0
+"""For how long the report looks at the processes: nothing has moved for the whole time limit by then."""
+_AT_ONCE = 16
+_SEEN_BESIDES = ("stopped", "gone")
+"""What `hindrances` say of a process."""
 
 
 class StallWatchdog(AbstractContextManager["StallWatchdog"]):
@@ -75,13 +83,30 @@ class StallWatchdog(AbstractContextManager["StallWatchdog"]):
         who = current.sentence() if current else "the controller waits for no worker, and hangs itself"
         headline = f"no progress for {silence:.0f} s since {waits.last_beat.what}; {who}"
         groups = tuple(self._runtime.groups)
+        found = who_waits(self._runtime)
+        if found is not None and any(one.kind not in _SEEN_BESIDES for one in found.culprits):
+            headline += f"; {found.said}"
         headline += "".join(f"; {words}" for group in groups for words in group.hindrances())
         place = self._runtime.logs / REPORT
         parts = [headline, f"-- controller (process {os.getpid()})\n{_own_stacks(self._controller)}"]
+        if found is not None:
+            waits = [f"{one.who} waits for {', '.join(one.whom) or 'nobody seen'} in {one.call}" for one in found.waits]
+            parts.insert(1, "\n".join(["-- who waits for whom", found.said, *waits, *found.steps]))
         for group in groups:
             parts += [f"-- {group.title(rank)}\n{group.stacks(rank)}" for rank in range(len(group.slots))]
         place.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
         return f"{headline}; the stacks of all ranks: {place} (trainer.stall_timeout_s={self._timeout_s:g})"
+
+
+def who_waits(runtime: Runtime) -> Hang | None:
+    """The verdict of `rlcheck hang` on the run, from all its nodes; None where there is none."""
+    nodes = {slot.node.ray_id: slot.node for group in runtime.groups for slot in group.slots}
+    nodes[runtime.home.ray_id] = runtime.home
+    run_dir = runtime.logs.parent
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = list(pool.map(lambda node: runtime.ask_node(node, "hang", run_dir, WATCHED_S), nodes.values()))
+    named = [f"{node.name} ({node.address})" for node in nodes.values()]
+    return verdict_of({name: answer or b"" for name, answer in zip(named, answers, strict=True)})
 
 
 def _own_stacks(thread: int) -> str:

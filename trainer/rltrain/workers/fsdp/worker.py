@@ -22,7 +22,7 @@ from rltrain.config.schema import RunConfig
 from rltrain.core.errors import UserError
 from rltrain.core.tensors import empty_cache
 from rltrain.rewards.model import Conversation, RewardModel
-from rltrain.workers.fsdp import actor, critic, held, models, sft, state, weights
+from rltrain.workers.fsdp import actor, critic, held, models, recorder, sft, state, weights
 from rltrain.workers.fsdp.build import FILES, Weights, reshard
 from rltrain.workers.fsdp.capture import Capture, Captured, ended
 from rltrain.workers.fsdp.export import export
@@ -81,6 +81,7 @@ class TrainWorker:
         """
         config, info = self._config, self._info
         _quiet_libraries()
+        recorder.turn_on(info.device_type)
         self._mesh = mesh = connect(info, config.actor_rollout_ref.nccl_timeout)
         self._data_ranks = mesh.data
         seed_everything(derive_seed(config.trainer.seed, "train", info.rank))
