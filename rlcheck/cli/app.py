@@ -66,6 +66,7 @@ COMMANDS: dict[str, type[Any]] = {
     "resume": records.ResumeRequest,
     "slow": records.SlowRequest,
     "diagnose": records.DiagnoseRequest,
+    "bundle": records.BundleRequest,
     "collect": machines.CollectRequest,
     "merge": machines.MergeRequest,
     "explain": records.ExplainRequest,

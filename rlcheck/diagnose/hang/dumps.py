@@ -93,7 +93,7 @@ def read(path: str, rank: int | None = None) -> Dump:
             data = file.read(MOST_BYTES)
     except OSError as error:
         raise NoDump(f"it cannot be read: {error.strerror}") from None
-    value = _value(data)
+    value = plain(data)
     groups, names = _groups(value.get("pg_config"))
     calls = _calls(value.get("entries"))
     if not groups and not calls:
@@ -103,7 +103,12 @@ def read(path: str, rank: int | None = None) -> Dump:
     return Dump(path, whose, groups, names, calls, enqueued)
 
 
-def _value(data: bytes) -> Mapping[str, Any]:
+def plain(data: bytes) -> Mapping[str, Any]:
+    """The flight record in DATA, a pickle of plain values or JSON, as the recorder has it.
+
+    Raises:
+        NoDump: it is none, or damaged.
+    """
     try:
         value = _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
     except NoDump:
