@@ -69,6 +69,7 @@ COMMANDS: dict[str, type[Any]] = {
     "bundle": records.BundleRequest,
     "collect": machines.CollectRequest,
     "merge": machines.MergeRequest,
+    "mcp": records.McpRequest,
     "explain": records.ExplainRequest,
     "list": records.ListRequest,
 }

@@ -358,6 +358,11 @@ class BundleRequest:
 
 
 @dataclass(frozen=True)
+class McpRequest:
+    """Serve what rlcheck reads to an assistant, over the Model Context Protocol on standard input and output."""
+
+
+@dataclass(frozen=True)
 class ExplainRequest:
     """Show a check or a playbook in full: what happens, why, how to verify it, how to fix it."""
 
