@@ -96,8 +96,11 @@ _TABLE = (
            about="one real training step; the health of a run from its curves"),
     Family("HNG", "hang", "A job that stands still", "", (Section("hang", "hang"),), shown_by=("hang",),
            about="by `rlcheck hang`, who all others of a running job wait for: rank or role, and its call"),
-    Family("RES", "resume", "Resume", "", (Section("resume", "resume"),), shown_by=("resume",),
-           about="a run's checkpoints: whole or not, from which step and on how many ranks it resumes, what is lost"),
+    Family("RES", "resume", "Resume", "",
+           (Section("resume", "resume"), Section("rehearsal", "preflight --rehearse")),
+           shown_by=("resume", "rehearsal"),
+           about="a run's checkpoints: whole or not, from which step and on how many ranks it resumes, what is lost; "
+                 "by `rlcheck preflight --rehearse`, a kill and a resume"),
     Family("SLO", "slow", "Time of a step", "", (Section("slow", "slow"),), shown_by=("slow",),
            about="where a step's time goes against a floor: tail, engine, passes, data, a slow rank, network"),
 )  # fmt: skip

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from rlcheck.errors import DOCTOR_FAILED, INTERRUPTED, USAGE_ERROR, UserError
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _ERROR_LIMIT = 1000
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -53,8 +55,10 @@ COMMANDS: dict[str, str] = {
     "resume": "records.ResumeRequest",
     "slow": "records.SlowRequest",
     "diagnose": "records.DiagnoseRequest",
+    "bundle": "records.BundleRequest",
     "collect": "machines.CollectRequest",
     "merge": "machines.MergeRequest",
+    "mcp": "records.McpRequest",
     "explain": "records.ExplainRequest",
     "list": "records.ListRequest",
 }
@@ -73,7 +77,8 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     app = typer.Typer(
         name="rlcheck",
         help="A doctor for LLM reinforcement-learning training: finds what will stop a run, and names the fix.",
-        epilog="Exit codes: 0 healthy, 1 a check failed, 2 wrong options or unreadable input, 3 rlcheck itself failed.",
+        epilog="Exit codes: 0 healthy, 1 a check failed, 2 wrong options or unreadable input, 3 rlcheck itself failed; "
+        "with --format nagios those of its plug-ins.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich's help pages take four times as long as everything else in `--help`
@@ -120,8 +125,17 @@ def _run() -> None:
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer has taken the interrupt already
             raise KeyboardInterrupt from None
+        if _for_nagios() and not isinstance(ended.__context__, typer.Exit):
+            _end("rlcheck: wrong options, which standard error names", USAGE_ERROR)
         sys.stdout.flush()
         raise
+
+
+def _for_nagios() -> bool:
+    """Whether Nagios reads this call, as its words say even where they are wrong otherwise."""
+    words = sys.argv[1:]
+    pairs = {*pairwise(words)}
+    return bool(pairs & {("--format", "nagios"), ("-f", "nagios")} or {"--format=nagios", "-fnagios"} & {*words})
 
 
 def _give_up_output() -> None:
@@ -133,5 +147,11 @@ def _end(message: str, code: int) -> None:
     from rlcheck.report.wording import clean
 
     line = clean(" ".join(message.split()))
+    if _for_nagios():
+        from rlcheck.report.monitors import UNKNOWN, status_line
+
+        sys.stdout.write(status_line(UNKNOWN, line.removeprefix("rlcheck: ")))
+        sys.stdout.flush()
+        raise SystemExit(UNKNOWN)
     print(line if len(line) <= _ERROR_LIMIT else line[:_ERROR_LIMIT] + " …", file=sys.stderr)  # noqa: T201
     raise SystemExit(code)

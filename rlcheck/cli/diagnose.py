@@ -14,6 +14,7 @@ from rlcheck.diagnose.condense import read_logs
 from rlcheck.diagnose.model import CondensedLog
 from rlcheck.errors import UserError
 from rlcheck.redact import redact
+from rlcheck.report.diagnosis.monitors import monitored
 from rlcheck.report.diagnosis.render import render_diagnosis
 from rlcheck.report.diagnosis.report import DiagnosisReport
 
@@ -40,7 +41,7 @@ def run(request: DiagnoseRequest) -> int:
     if not report.diagnoses and report.unknown is None and not (dumps and dumps.files):
         _refuse_what_is_no_log(logs)
     _show(report, consultation.request)
-    return report.exit_code
+    return monitored(report).state if request.format is Format.NAGIOS else report.exit_code
 
 
 def _dumps(paths: Sequence[str]) -> Found | None:
@@ -80,5 +81,5 @@ def _show(report: DiagnosisReport, request: DiagnoseRequest) -> None:
             clean, request.format.value, out, verbose=request.verbose, ascii_only=request.ascii_only
         ),
         request.output,
-        utf8=request.format is not Format.TEXT,
+        request.format,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlcheck.check import Check
 from rlcheck.cli.facts_files import write_record
-from rlcheck.cli.output import show
+from rlcheck.cli.output import ended, show
 from rlcheck.cli.requests.report import ReportRequest
 from rlcheck.doctor import clinic
 from rlcheck.doctor.settings import Settings, settings_here
@@ -88,7 +88,7 @@ class Examination:
         show(report, self.request)
         if self.request.record is not None:
             write_record(self.request.record, nodes)
-        return report.exit_code
+        return ended(report, self.request)
 
 
 def begin(

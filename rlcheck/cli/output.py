@@ -14,22 +14,25 @@ from rlcheck.cli.waiting import clear_line
 from rlcheck.errors import UserError
 from rlcheck.finding import Report
 from rlcheck.redact import redact
+from rlcheck.report.monitors import monitored
 from rlcheck.report.render import render
 
 
-def put(write: Callable[[TextIO], None], output: Path | None, *, utf8: bool) -> None:
+def put(write: Callable[[TextIO], None], output: Path | None, format: Format) -> None:
     """Let `write` write to `output`, or to standard output without one.
+
+    What programs read (any format but text) is UTF-8, whatever the locale; what a collector polls is never half there.
 
     Args:
         write: is given the stream.
         output: the file.
-        utf8: standard output is UTF-8, whatever the locale: for what programs read.
+        format: of what is written.
 
     Raises:
         UserError: the file cannot be written.
     """
     if output is None:
-        if utf8:
+        if format is not Format.TEXT:
             _write_utf8(sys.stdout)
         try:
             write(sys.stdout)
@@ -39,6 +42,9 @@ def put(write: Callable[[TextIO], None], output: Path | None, *, utf8: bool) -> 
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     try:
+        if format is Format.PROMETHEUS and (output.is_file() or not output.exists()):
+            _at_once(write, Path(os.path.realpath(output)))
+            return
         with open(output, "w", encoding="utf-8") as file:
             write(file)
     except OSError as error:
@@ -56,8 +62,24 @@ def show(report: Report, request: ReportRequest) -> None:
     put(
         lambda out: render(clean, request.format.value, out, verbose=request.verbose, ascii_only=request.ascii_only),
         request.output,
-        utf8=request.format is not Format.TEXT,
+        request.format,
     )
+
+
+def ended(report: Report, request: ReportRequest) -> int:
+    """The exit code: that of the report, or of a plug-in where Nagios reads it."""
+    return monitored(report).state if request.format is Format.NAGIOS else report.exit_code
+
+
+def _at_once(write: Callable[[TextIO], None], path: Path) -> None:
+    """Replace the file PATH as a whole, by one beside it whose name no collector looks for."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            write(file)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _write_utf8(stream: object) -> None:

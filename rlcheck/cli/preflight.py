@@ -63,10 +63,11 @@ def left_out(request: PreflightRequest) -> dict[str, str]:
     """Links that the options leave out, and which option it was."""
     found = dict.fromkeys(SLOW, "--quick") if request.quick else {}
     found |= {link.value: f"--skip {link.value}" for link in request.skip}
-    if request.smoke and LinkName.SMOKE not in request.skip:
-        found.pop("smoke", None)
-    elif not request.smoke:
-        found["smoke"] = "--smoke makes one"
+    for link, wanted in ((LinkName.SMOKE, request.smoke), (LinkName.REHEARSE, request.rehearse)):
+        if wanted and link not in request.skip:
+            found.pop(link.value, None)
+        elif not wanted:
+            found[link.value] = f"--{link.value} {'makes one' if link is LinkName.SMOKE else 'tries it'}"
     return found
 
 

@@ -202,18 +202,20 @@ def _evidence(one: Ranked, logs: Sequence[CondensedLog], messages: Sequence[Sequ
     quotes: list[Quote] = []
     for hit in shown:
         log = messages[hit.message.log]
-        quotes.append(_quote(log[hit.message.at : hit.message.at + min(hit.span, _MOST_LINES)], logs))
+        lines = log[hit.message.at : hit.message.at + min(hit.span, _MOST_LINES)]
+        quotes.append(_quote(lines, logs, hit.groups.get("node", "")))
     return tuple(dict.fromkeys(quotes))
 
 
-def _quote(lines: Sequence[Message], logs: Sequence[CondensedLog]) -> Quote:
+def _quote(lines: Sequence[Message], logs: Sequence[CondensedLog], about: str = "") -> Quote:
+    """ABOUT: the node that the line is about, which need not be the one that wrote it."""
     told = lines[-1]
     return Quote(
         file=logs[told.log].name,
         line=lines[0].number,
         text=tuple(line.whole for line in lines),
         rank=told.rank,
-        node=told.node,
+        node=about or told.node,
         pid=told.pid,
         time=told.time,
     )

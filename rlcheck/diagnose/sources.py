@@ -17,7 +17,7 @@ MOST_FILES = 2_000
 MOST_LOOKED_AT = 100_000
 _SUFFIXES = frozenset((".log", ".out", ".err", ".txt", ".stdout", ".stderr", ".output"))
 _COMPRESSED = (".gz", ".bz2", ".xz")
-_NO_LOGS_IN = frozenset((".git", "__pycache__", "node_modules", "site-packages", "runtime_resources", "sockets"))
+NO_LOGS_IN = frozenset((".git", "__pycache__", "node_modules", "site-packages", "runtime_resources", "sockets"))
 _NO_LOGS = frozenset(("requirements.txt", "LICENSE.txt", "CMakeLists.txt", "merges.txt", "vocab.txt"))
 _SERVICES = ("dashboard", "gcs_server", "log_monitor", "monitor.", "raylet.", "runtime_env_")
 
@@ -123,14 +123,14 @@ def _in_directory(directory: str, others: frozenset[str]) -> Iterator[Source]:
 def files_below(directory: str, refused: list[str]) -> Iterator[str]:
     """All files below `directory`. Links to directories are not followed: they may lead in circles."""
     for place, directories, files in os.walk(directory, onerror=lambda error: refused.append(str(error.filename))):
-        directories[:] = sorted(name for name in directories if name not in _NO_LOGS_IN)
+        directories[:] = sorted(name for name in directories if name not in NO_LOGS_IN)
         yield from (os.path.join(place, name) for name in sorted(files))
 
 
 def _is_log(path: str, seen: set[tuple[int, int]], refused: list[str]) -> bool:
     """Whether this is a regular file that looks like a log and was not seen under another name."""
     name = os.path.basename(path)
-    if not _named_like_a_log(name):
+    if not named_like_a_log(name):
         return False
     try:
         status = os.stat(path)
@@ -152,7 +152,7 @@ def _is_service(path: str) -> bool:
     return os.path.basename(path).startswith(_SERVICES)
 
 
-def _named_like_a_log(name: str) -> bool:
+def named_like_a_log(name: str) -> bool:
     """`train.log`, `slurm-12.out`, `stderr`, `raylet.err.1`, `train.log.2026-11-22`, `node3.log.gz`, `job.o1234`."""
     if name in _NO_LOGS or name.startswith("."):
         return False

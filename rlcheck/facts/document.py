@@ -30,6 +30,7 @@ from rlcheck.facts.platform import PlatformFacts
 from rlcheck.facts.python import PythonFacts
 from rlcheck.facts.ray import RayFacts
 from rlcheck.facts.reach import ReachFacts
+from rlcheck.facts.rehearsal import RehearsalFacts
 from rlcheck.facts.resume import ResumeFacts
 from rlcheck.facts.reward import RewardFacts
 from rlcheck.facts.rollout import RolloutFacts
@@ -72,6 +73,7 @@ class Facts(Struct, frozen=True):
     canary: Fact[CanaryFacts] = Fact()
     rollout: Fact[RolloutFacts] = Fact()
     smoke: Fact[SmokeFacts] = Fact()
+    rehearsal: Fact[RehearsalFacts] = Fact()
     run: Fact[RunFacts] = Fact()
     drift: Fact[DriftFacts] = Fact()
     step: Fact[StepFacts] = Fact()

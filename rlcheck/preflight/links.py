@@ -93,6 +93,13 @@ LINKS: tuple[Link, ...] = (
             Need("rollout"),
         ),
     ),
+    Link(
+        "rehearse", "a kill and a resume", "rehearsal", slow=True,
+        needs=(
+            _MACHINE, Need("network"), Need("collectives"), Need("data"), Need("config"), Need("memory"),
+            Need("rollout"), Need("smoke"),
+        ),
+    ),
 )  # fmt: skip
 """Config, data and memory are arithmetic and reading: they hold or break whatever the machine is like. MEM004: a KV
 cache without room for one sequence, with which no engine starts; what else is too large shows in training only."""

@@ -42,6 +42,7 @@ def looks(doctor: clinic.Doctor) -> dict[str, Look]:
         "memory": memory,
         "rollout": slow.rollout,
         "smoke": slow.smoke,
+        "rehearse": slow.rehearse,
     }
 
 

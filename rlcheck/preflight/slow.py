@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from rlcheck.facts.base import MissingKind, absent, known, missing
 from rlcheck.facts.document import Facts
 from rlcheck.facts.hygiene import made_safe
 from rlcheck.facts.reach import WantedRun
+from rlcheck.facts.rehearsal import RehearsalFacts
 from rlcheck.facts.rollout import StageTime
 from rlcheck.facts.smoke import SmokeFacts
 from rlcheck.measure.cluster import boards
@@ -28,6 +29,7 @@ from rlcheck.measure.step import STAGE_S as PROOF_S
 from rlcheck.preflight.links import several_nodes
 from rlcheck.preflight.state import Request, State, known_head
 
+S = TypeVar("S", SmokeFacts, RehearsalFacts)
 _CLUSTER_S = 28.0
 _SURVEY_S = 10.0
 _STEP_S = 30.0
@@ -119,24 +121,49 @@ def smoke(request: Request, state: State, awaited: Awaited) -> None:
         state.learn(smoke=absent("the step needs a recipe or a YAML file; a pasted line or a script has none"))
         return
     directory = _below(state, "smoke")
+    facts = _made(request, awaited, "smoke", directory, "one training step", SmokeFacts)
+    state.learn(smoke=made_safe("smoke", known(facts)))
+    _prove(request, state, Path(directory) / "run" / "capsules", awaited)
+
+
+def rehearse(request: Request, state: State, awaited: Awaited) -> None:
+    """A kill and a resume. Only a trainer can be killed, and rltrain runs its own configs."""
+    if request.run.framework != "rltrain":
+        reason = (
+            f"rlcheck starts rltrain alone; the rules CFG071 to CFG074 judge what {request.run.framework} saves and "
+            "resumes, and rlcheck resume its checkpoints once there are some"
+        )
+        state.learn(rehearsal=absent(reason))
+        return
+    if not is_readable(request.source):
+        state.learn(rehearsal=absent("a rehearsal needs a recipe or a YAML file; a pasted line or a script has none"))
+        return
+    facts = _made(request, awaited, "rehearse", _below(state, "rehearse"), "a kill and a resume", RehearsalFacts)
+    state.learn(rehearsal=made_safe("rehearsal", known(facts)))
+
+
+def _made(request: Request, awaited: Awaited, name: str, directory: str, title: str, kind: type[S]) -> S:
+    """What plug-in NAME found with the config; its failure is among the facts."""
     job = {"source": request.source, "overrides": list(request.overrides), "directory": directory}
     began = time.monotonic()
     try:
         found = run_probe(
             request.context.python,
-            "smoke",
+            name,
             job,
             stage_timeout_s=request.limit_s(_SILENCE_S),
             total_timeout_s=request.limit_s(_SMOKE_S),
-            on_stage=lambda stage, done, total: awaited.on(f"one training step: {stage}"),
+            on_stage=lambda stage, done, total: awaited.on(f"{title}: {stage}"),
         )
-        facts = _smoke_facts(request.source, found)
     except ProbeFailed as error:
         stages = tuple(StageTime(name=name, seconds=round(seconds, 3)) for name, seconds in error.stages)
         seconds = round(time.monotonic() - began, 1)
-        facts = SmokeFacts(target=request.source, stages=stages, seconds=seconds, failure=failure_of(error))
-    state.learn(smoke=made_safe("smoke", known(facts)))
-    _prove(request, state, Path(directory) / "run" / "capsules", awaited)
+        return kind(target=request.source, stages=stages, seconds=seconds, failure=failure_of(error))
+    facts = decoded(found, kind, "")
+    failure = facts.failure
+    if failure is not None:
+        failure = msgspec.structs.replace(failure, known=known_as([failure.line]))
+    return msgspec.structs.replace(facts, target=request.source, failure=failure)
 
 
 def _prove(request: Request, state: State, capsules: Path, awaited: Awaited) -> None:
@@ -156,14 +183,6 @@ def _prove(request: Request, state: State, capsules: Path, awaited: Awaited) -> 
 
 def _one_step(request: Request) -> str:
     return "trainer.total_training_steps=1" if request.run.framework == "verl" else "a limit of one step"
-
-
-def _smoke_facts(target: str, found: dict[str, Any]) -> SmokeFacts:
-    facts = decoded(found, SmokeFacts, "")
-    failure = facts.failure
-    if failure is not None:
-        failure = msgspec.structs.replace(failure, known=known_as([failure.line]))
-    return msgspec.structs.replace(facts, target=target, failure=failure)
 
 
 def _below(state: State, name: str) -> str:

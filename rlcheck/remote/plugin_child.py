@@ -24,6 +24,7 @@ BUILT_IN = {
     "canary": "rltrain.measure.canary.plugin:run",
     "drift": "rltrain.measure.drift.plugin:run",
     "memory": "rltrain.measure.memory.plugin:run",
+    "rehearse": "rltrain.measure.rehearse.plugin:run",
     "replay": "rltrain.measure.replay.plugin:run",
     "reward": "rltrain.measure.reward.plugin:run",
     "rollout": "rltrain.measure.rollout.plugin:run",

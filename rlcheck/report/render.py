@@ -7,6 +7,7 @@ from typing import TextIO
 import msgspec
 
 from rlcheck.finding import Report
+from rlcheck.report.monitors import for_monitoring, monitored
 from rlcheck.report.wording import cleaned, escaped
 
 
@@ -15,7 +16,7 @@ def render(report: Report, format: str, out: TextIO, *, verbose: bool = False, a
 
     Args:
         report: what to show, already redacted.
-        format: text, json, markdown, junit or sarif.
+        format: one of `rlcheck.cli.requests.report.Format`.
         out: where to.
         verbose: text and markdown also show what passed and what was skipped.
         ascii_only: text without any character outside ASCII.
@@ -36,10 +37,12 @@ def render(report: Report, format: str, out: TextIO, *, verbose: bool = False, a
         from rlcheck.report.junit import render_junit
 
         out.write(render_junit(report))
-    else:
+    elif format == "sarif":
         from rlcheck.report.sarif import render_sarif
 
         out.write(render_sarif(report))
+    else:
+        out.write(for_monitoring(monitored(report), format))
 
 
 def as_json(report: msgspec.Struct) -> str:

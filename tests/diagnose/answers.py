@@ -14,7 +14,7 @@ from rlcheck.playbook import Source, Verify
 from rlcheck.report.diagnosis.render import render_diagnosis
 from rlcheck.report.diagnosis.report import DiagnosisReport, make_report
 
-FORMATS = ("text", "json", "markdown", "junit", "sarif")
+FORMATS = ("text", "json", "markdown", "junit", "sarif", "prometheus", "nagios")
 OOM_LINE = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. " + "Tried to allocate 13.91 GiB. " * 9 + "The end."
 OOM = Diagnosis(
     id="gpu-out-of-memory",

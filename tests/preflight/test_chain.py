@@ -187,4 +187,4 @@ def test_what_the_config_leaves_open_is_this_machine_s(num_gpus: int, device: st
 
 def test_links_are_data() -> None:
     assert all(isinstance(link, Link) for link in LINKS)
-    assert [link.name for link in LINKS if link.slow] == ["collectives", "rollout", "smoke"]
+    assert [link.name for link in LINKS if link.slow] == ["collectives", "rollout", "smoke", "rehearse"]

@@ -12,7 +12,7 @@ from rlcheck.check import Evidence
 from rlcheck.finding import FamilyLine, Finding, Fix, Report, Waiver, exit_code, summarize
 from rlcheck.report.render import render
 
-FORMATS = ("text", "json", "markdown", "junit", "sarif")
+FORMATS = ("text", "json", "markdown", "junit", "sarif", "prometheus", "nagios")
 
 SHM = Finding(
     id="SYS001",

@@ -233,6 +233,7 @@ class LinkName(str, Enum):
     MEMORY = "memory"
     ROLLOUT = "rollout"
     SMOKE = "smoke"
+    REHEARSE = "rehearse"
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,13 @@ class PreflightRequest:
     """
 
     smoke: Annotated[bool, typer.Option("--smoke", help="End with one real training step on a cut-down batch.")] = False
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="End with a kill -9 after two real steps, a resume, and a comparison with a run that was not stopped.",
+        ),
+    ] = False
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Leave out collectives and engine; read only the first rows of the data."),

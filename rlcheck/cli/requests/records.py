@@ -348,6 +348,26 @@ class DiagnoseRequest:
 
 
 @dataclass(frozen=True)
+class BundleRequest:
+    """Pack what others need to help with a run: versions, config, facts, last lines, stacks, dumps, findings.
+
+    Of any trainer's folder of a run, or of logs. Secrets are left out, links are not followed; issue.md in it has what
+    a maintainer's form for bugs asks for.
+    """
+
+    target: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="A run's folder, or that of its logs.", show_default=False)
+    ] = ""
+    output: OutputOption = None
+    python: PythonOption = ""
+
+
+@dataclass(frozen=True)
+class McpRequest:
+    """Serve what rlcheck reads to an assistant, over the Model Context Protocol on standard input and output."""
+
+
+@dataclass(frozen=True)
 class ExplainRequest:
     """Show a check or a playbook in full: what happens, why, how to verify it, how to fix it."""
 

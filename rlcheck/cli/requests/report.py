@@ -18,6 +18,8 @@ class Format(str, Enum):
     MARKDOWN = "markdown"
     JUNIT = "junit"
     SARIF = "sarif"
+    PROMETHEUS = "prometheus"
+    NAGIOS = "nagios"
 
 
 def _format(name: str) -> str:
@@ -47,7 +49,7 @@ FormatOption = Annotated[
         "--format",
         "-f",
         parser=_format,
-        metavar="[text|json|markdown|junit|sarif]",
+        metavar="[text|json|markdown|junit|sarif|prometheus|nagios]",
         autocompletion=_formats,
         show_default="text",
         help="Format of the report.",

@@ -60,7 +60,7 @@ def parse(data: bytes, path: str, rank: int | None = None) -> Dump:
     Raises:
         NoDump: as of `read`.
     """
-    value = _value(data)
+    value = plain(data)
     groups, names = _groups(value.get("pg_config"))
     calls = _calls(value.get("entries"))
     if not groups and not calls:
@@ -70,7 +70,12 @@ def parse(data: bytes, path: str, rank: int | None = None) -> Dump:
     return Dump(path=path, rank=whose, groups=groups, names=names, calls=calls, enqueued=enqueued)
 
 
-def _value(data: bytes) -> Mapping[str, Any]:
+def plain(data: bytes) -> Mapping[str, Any]:
+    """The flight record in DATA, a pickle of plain values or JSON, as the recorder has it.
+
+    Raises:
+        NoDump: it is none, or damaged.
+    """
     try:
         value = _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
     except NoDump:

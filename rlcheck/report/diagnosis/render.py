@@ -29,7 +29,12 @@ def render_diagnosis(
         from rlcheck.report.diagnosis.junit import render_junit
 
         out.write(render_junit(report))
-    else:
+    elif format == "sarif":
         from rlcheck.report.diagnosis.sarif import render_sarif
 
         out.write(render_sarif(report))
+    else:
+        from rlcheck.report.diagnosis.monitors import monitored
+        from rlcheck.report.monitors import for_monitoring
+
+        out.write(for_monitoring(monitored(report), format))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from rlcheck.facts.base import known
 from rlcheck.facts.document import Facts
+from rlcheck.facts.rehearsal import Difference, RehearsalFacts
 from rlcheck.facts.resume import Damage, Lack, ResumeFacts, Saved
+from rlcheck.facts.rollout import Failure
 
 
 def checkpoints(*saved: Saved, **more: object) -> Facts:
@@ -19,6 +21,13 @@ def at(step: int, **more: object) -> Saved:
     return Saved(step=step, name=f"global_step_{step}", **values)  # pyright: ignore
 
 
+def rehearsed(**more: object) -> Facts:
+    """A kill after step 2 that lost nothing, changed by MORE."""
+    values = {"steps": 4, "killed_after": 2, "saved": (1, 2), "resumed_from": 2, "compared": 400, "save_freq": 20,
+              "resume_mode": "auto", **more}  # fmt: skip
+    return Facts(rehearsal=known(RehearsalFacts(**values)))  # pyright: ignore
+
+
 CUT = (Damage(file="actor/model_world_size_2_rank_1.pt", kind="cut", why="is cut"),)
 HEALTHY = checkpoints(at(10), at(20), total_steps=100, wanted_ranks=2)
 CASES: dict[str, tuple[Facts, Facts]] = {
@@ -29,6 +38,9 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "RES005": (checkpoints(at(10), at(20), wanted_ranks=4), HEALTHY),
     "RES006": (checkpoints(at(10), at(20), total_steps=20), HEALTHY),
     "RES007": (checkpoints(at(20)), HEALTHY),
+    "RES008": (rehearsed(saved=(), resumed_from=0, save_freq=-1), rehearsed()),
+    "RES009": (rehearsed(resumed_from=0, resume_mode="disable"), rehearsed()),
+    "RES010": (rehearsed(first=Difference(3, "actor/lr", "1", "2"), lost="schedule"), rehearsed()),
 }
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     "RES002": (
@@ -37,6 +49,8 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     ),
     "RES003": (checkpoints(at(10, damages=CUT), at(20)),),
     "RES004": (checkpoints(at(10), at(20, lacks=(Lack(part="data order", file="data.pt"),))),),
+    "RES008": (rehearsed(failure=Failure(stage="resume, to the end", kind="run", line="boom")),),
+    "RES009": (rehearsed(resumed_from=1),),
     "RES005": (
         checkpoints(at(10), at(20, world_sizes=(2, 4))),
         checkpoints(at(10), at(20, needs_ranks=False), wanted_ranks=8),

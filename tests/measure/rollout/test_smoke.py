@@ -21,7 +21,7 @@ def cut(tmp_path: Path, source: str, *overrides: str) -> tuple[int, Any]:
     """The batch that is chosen, and the config that it makes."""
     words = [HF, *overrides]
     loaded = load(source, words)
-    batch = smoke._smallest_batch(loaded)
+    batch = smoke.smallest_batch(loaded)
     changed = smoke._changes(resolve(loaded, CPU), batch, tmp_path / "run")
     config = resolve(load(source, [*words, *changed]), CPU)
     check(config)
@@ -57,8 +57,8 @@ def test_a_config_that_no_batch_fits(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_run_s_own_words_are_kept() -> None:
     lines = ["starting Ray: 6.0 s", "Traceback", "rltrain: engine 0 failed", "Likely cause: OOM", "Logs: /x"]
-    assert smoke._error(lines, 1) == "engine 0 failed Likely cause: OOM Logs: /x"
-    assert smoke._error([], -9) == "the run ended with status -9"
+    assert smoke.last_words(lines, 1) == "engine 0 failed Likely cause: OOM Logs: /x"
+    assert smoke.last_words([], -9) == "the run ended with status -9"
 
 
 def test_metrics_of_the_last_step_that_trained(tmp_path: Path) -> None:

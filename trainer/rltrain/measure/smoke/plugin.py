@@ -50,12 +50,12 @@ def run(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     source, overrides = request["source"], list(request["overrides"])
     directory = Path(request["directory"]) / "run"
     loaded = load(source, overrides)
-    batch = _smallest_batch(loaded)
+    batch = smallest_batch(loaded)
     changed = _changes(resolve(loaded, this_machine()), batch, directory)
     begun = time.monotonic()
     stages, lines, status = _trained([source, *overrides, *changed], tell)
     metrics = _metrics(directory / "metrics.jsonl")
-    error = "" if status == 0 else _error(lines, status)
+    error = "" if status == 0 else last_words(lines, status)
     if status == 0 and not metrics:
         error = "the run ended without a training step"
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -73,7 +73,7 @@ def run(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     return msgspec.to_builtins(facts)
 
 
-def _smallest_batch(loaded: RunConfig) -> int:
+def smallest_batch(loaded: RunConfig) -> int:
     """The smallest batch of prompts that fills one micro batch on every GPU; a smaller one if there is none.
 
     Raises:
@@ -158,7 +158,7 @@ def _trained(words: Sequence[str], tell: Tell) -> tuple[list[StageTime], list[st
     return stages, list(lines), process.wait()
 
 
-def _error(lines: Sequence[str], status: int) -> str:
+def last_words(lines: Sequence[str], status: int) -> str:
     """What rltrain said last of its own, with what it added about the cause."""
     said = [number for number, line in enumerate(lines) if line.startswith("rltrain: ")]
     words = lines[said[-1] :] if said else lines[-3:]

@@ -1,0 +1,1 @@
+"""Family RES: what a restarted run goes on from."""
