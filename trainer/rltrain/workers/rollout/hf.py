@@ -79,7 +79,7 @@ class HfEngine:
                 f"model of type '{hf_config.model_type}' ({self._model_dir}): choose another model"
             ) from error
         self._model = model.to(self._device).eval().requires_grad_(False)
-        self._eos = _end_tokens(self._tokenizer, hf_config, self._model_dir)
+        self._eos = end_tokens(self._tokenizer, hf_config, self._model_dir)
         return {
             "engine": "hf",
             "engine_version": transformers.__version__,
@@ -321,7 +321,7 @@ def check_length(num_prompt_tokens: int, max_model_len: int) -> None:
         )
 
 
-def _end_tokens(tokenizer: Any, hf_config: Any, model_dir: str) -> frozenset[int]:
+def end_tokens(tokenizer: Any, hf_config: Any, model_dir: str) -> frozenset[int]:
     """Ids that end a completion: the tokenizer's, and those of `generation_config.json` (or `config.json`)."""
     try:
         generation = GenerationConfig.from_pretrained(model_dir)
