@@ -5,6 +5,7 @@ Source: sglang/srt/entrypoints/http_server.py, managers/io_struct.py and samplin
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import pickle
@@ -32,6 +33,8 @@ class Sglang:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._processes = 1
+        self._turn = asyncio.Lock()
+        """A batch goes out when the one before has begun: SGLang holds the requests of one back until all have come."""
 
     def describe(self) -> Description:
         """See `Dialect.describe`."""
@@ -75,13 +78,13 @@ class Sglang:
             "return_logprob": [one.request.log_probs for one in batch.values()],
             "stream": True,
         }
-        async for event in self._client.events("/generate", body):
-            if "meta_info" not in event:
-                words = cast("dict[str, Any]", event.get("error") or {}).get("message", "an event of no request")
-                raise self._client.failed("POST", "/generate", " ".join(str(words).split()))
-            name = str(event["meta_info"]["id"])
-            if event["meta_info"].get("finish_reason") is not None and name in batch:
-                give(name, answer_of(event, batch[name]))
+        events = self._client.events("/generate", body)
+        async with self._turn:
+            first = await anext(events, None)
+        if first is not None:
+            self._hear(first, batch, give)
+        async for event in events:
+            self._hear(event, batch, give)
 
     async def abort(self, ids: Sequence[str]) -> None:
         """See `Dialect.abort`."""
@@ -118,6 +121,14 @@ class Sglang:
     def forget_prefixes(self, timeout_s: float) -> None:
         """It waits until nothing runs: the last answers are out a moment before SGLang knows that it is idle."""
         self._client.must("POST", f"/flush_cache?timeout={timeout_s:g}", None, timeout_s + 10)
+
+    def _hear(self, event: Any, batch: Mapping[str, Asked], give: Give) -> None:
+        if "meta_info" not in event:
+            words = cast("dict[str, Any]", event.get("error") or {}).get("message", "an event of no request")
+            raise self._client.failed("POST", "/generate", " ".join(str(words).split()))
+        name = str(event["meta_info"]["id"])
+        if event["meta_info"].get("finish_reason") is not None and name in batch:
+            give(name, answer_of(event, batch[name]))
 
     def _has_part(self) -> bool:
         try:

@@ -98,6 +98,8 @@ class Server:
             "PYTHONPATH": path,
             "RLTRAIN_SGLANG": "1",
             "RLTRAIN_SGLANG_WARD": str(os.getpid()),
+            # All requests of a call begin in one pass of the scheduler, so that the same calls compute the same.
+            "SGLANG_ENABLE_COLOCATED_BATCH_GEN": "1",
             # Longer than the model's own length by what SGLang keeps for itself.
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
         }
@@ -166,7 +168,7 @@ class Server:
 
 
 def part_directory() -> Path:
-    """A directory for SGLang's PYTHONPATH, with nothing in it but rltrain, rlcheck and their name as a plugin of SGLang.
+    """A directory for SGLang's PYTHONPATH: rltrain, rlcheck, their name as a plugin of SGLang, and nothing else.
 
     The server has an environment of its own, in which rltrain need not be installed, and whose packages this one's must
     not hide.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rltrain.core.errors import RunFailure, UserError, first_line
+from rltrain.core.errors import first_line
 from rltrain.tracing.recorder import Recorder
 from rltrain.workers.rollout.readback import Kinds, pieces
 from rltrain.workers.rollout.vllm.loading import Loader
@@ -58,7 +58,7 @@ class SyncExtension:
         call = Call.read(json.loads(text))
         try:
             return {"value": self._rltrain_do(call)}
-        except (RunFailure, UserError, ValueError) as error:
+        except Exception as error:  # whatever a weight loader raises: it is told, and the server lives on
             return {"error": first_line(error)}
 
     def _rltrain_do(self, call: Call) -> Any:
