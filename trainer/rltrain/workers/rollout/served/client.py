@@ -127,7 +127,7 @@ class Client:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # A connection for each call: while nobody waits the loop rests, and does not see a server close an idle one.
+            # One for each call: while nobody waits the loop rests, and does not see a server close an idle connection.
             connector = aiohttp.TCPConnector(limit=0, force_close=True, loop=self._loop)
             self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
         return self._session
