@@ -63,7 +63,7 @@ def vllm_server(
 def sglang_server(model: Path, log: Path, *words: str, environ: Mapping[str, str] | None = None) -> Iterator[str]:
     """URL of a server of SGLang for MODEL, started as a user would; ENVIRON switches on rltrain's part."""
     keys, part = sglang_keys(), part_directory()
-    port, path = free_port(), [str(part), str(keys.get("environ", {}).get("PYTHONPATH", ""))]
+    port, path = free_port() % 30_000 + 20_000, [str(part), str(keys.get("environ", {}).get("PYTHONPATH", ""))]
     command = [keys.get("python", sys.executable), "-m", "sglang.launch_server", "--model-path", str(model)]
     with log.open("wb") as out:
         process = subprocess.Popen(

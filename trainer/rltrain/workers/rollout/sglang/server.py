@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import socket
@@ -186,6 +187,10 @@ def part_directory() -> Path:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, as is the one 10,000 above it, which SGLang takes for gRPC."""
+    for port in random.sample(range(20_000, 50_000), 100):
+        with suppress(OSError), socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + 10_000))
+            return port
+    raise RunFailure("no free port for the sglang server between 20000 and 50000")
