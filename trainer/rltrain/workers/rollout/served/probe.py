@@ -26,6 +26,7 @@ def habits(generate: Generate) -> Habits:
     request = Request((1, 2, 3), _SEED, log_probs=False)
     first, again = (generate([request], _PLAIN)[0].token_ids.tolist() for _ in range(2))
     # One token is left: whoever draws from what is left draws it with probability 1.
-    [only] = generate([replace(request, log_probs=True)], replace(_PLAIN, top_k=1, max_tokens=4))
+    # By top-p: SGLang takes a top-k of 1 for greedy, which is no draw.
+    [only] = generate([replace(request, log_probs=True)], replace(_PLAIN, top_p=1e-6, max_tokens=4))
     assert only.log_probs is not None
     return Habits(seeds=first == again, cuts=bool(abs(only.log_probs).max() < NEARLY_0))

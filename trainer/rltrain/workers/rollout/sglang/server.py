@@ -155,12 +155,12 @@ class Server:
             self._directory = None
 
     def _answers(self, port: int) -> bool:
-        """Whether the port is open and /health says yes; by hand, as the engine's client waits for longer."""
+        """Whether it serves: it opens its port when its model is there. /health would first generate a token."""
         import http.client
 
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
         try:
-            connection.request("GET", "/health")
+            connection.request("GET", "/model_info")
             return connection.getresponse().status == 200
         except OSError:
             return False
