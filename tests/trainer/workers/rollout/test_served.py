@@ -103,7 +103,7 @@ META: dict[str, Any] = {"id": "x", "finish_reason": {"type": "stop"}, "weight_ve
     ],
 )  # fmt: skip
 def test_an_answer_of_sglang_that_is_none_says_so(event: dict[str, Any], words: str) -> None:
-    answer = sglang.answer_of(event, ASKED)
+    answer = sglang.answer_of(event, ASKED, ())
     assert isinstance(answer, str)
     assert words in answer
     assert "\n" not in answer

@@ -53,7 +53,7 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-        parameter.normal_(centre, 0.15, generator=generator)
+        parameter.copy_(torch.empty(parameter.shape).normal_(centre, 0.15, generator=generator))
 
 
 def config_of(directory: Path, engine: str, **rollout: Any) -> RunConfig:

@@ -22,7 +22,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from rltrain.config.schema import RunConfig
+from rltrain.config.schema import ModelConfig, RunConfig
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.core.tensors import floats, ints
 from rltrain.core.trajectory import float_array, int_array
@@ -319,6 +319,14 @@ def check_length(num_prompt_tokens: int, max_model_len: int) -> None:
             f"a prompt of {num_prompt_tokens} tokens leaves no room in actor_rollout_ref.rollout.max_model_len="
             f"{max_model_len}: lower data.max_prompt_length (with data.truncation) or raise max_model_len"
         )
+
+
+def saved_end_tokens(section: ModelConfig, model_dir: str) -> frozenset[int]:
+    """As `end_tokens`, of the files in MODEL_DIR alone."""
+    trust = section.trust_remote_code
+    tokenizer = AutoTokenizer.from_pretrained(section.tokenizer_path or model_dir, trust_remote_code=trust)
+    hf_config = AutoConfig.from_pretrained(model_dir, trust_remote_code=trust, **section.override_config)
+    return end_tokens(tokenizer, hf_config, model_dir)
 
 
 def end_tokens(tokenizer: Any, hf_config: Any, model_dir: str) -> frozenset[int]:

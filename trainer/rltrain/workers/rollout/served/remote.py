@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import RunFailure, UserError
+from rltrain.workers.rollout.hf import saved_end_tokens
 from rltrain.workers.rollout.protocol import Sampling
 from rltrain.workers.rollout.served.client import Client
 from rltrain.workers.rollout.served.dialect import Description, Dialect
@@ -29,7 +30,7 @@ class RemoteEngine(ServedEngine):
     def __init__(self, config: RunConfig, model_dir: str, saved_weights: bool = False) -> None:
         """With SAVED_WEIGHTS nobody brings weights: the server answers with those that it has."""
         super().__init__(config)
-        self._saved_weights = saved_weights
+        self._model_dir, self._saved_weights = model_dir, saved_weights
         arguments = dict(self._rollout.engine_kwargs.get("remote", {}))
         self._url = str(arguments.pop("url", ""))
         if arguments or urlsplit(self._url).scheme not in ("http", "https") or not urlsplit(self._url).netloc:
@@ -87,7 +88,7 @@ class RemoteEngine(ServedEngine):
         cards: Any = self._client.must("GET", "/v1/models")
         owners = {str(card.get("owned_by")) for card in (cards or {}).get("data", [])}
         if "sglang" in owners:
-            return Sglang(self._client)
+            return Sglang(self._client, saved_end_tokens(self._config.actor_rollout_ref.model, self._model_dir))
         if "vllm" in owners:
             return Vllm(self._client, self._rollout.generate_timeout_s)
         raise RunFailure(f"the server at {self._url} is of {', '.join(owners) or 'nobody'}: neither vLLM nor SGLang")

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from rltrain.core.errors import RunFailure
@@ -30,8 +30,10 @@ class Sglang:
     weights_advice = "start it with RLTRAIN_SGLANG=1 in an environment that has rlcheck installed, beside SGLang"
     draw_advice = weights_advice
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, ends: Collection[int]) -> None:
+        """ENDS: tokens that end an answer, as the other engines have them: of the tokenizer and the model's files."""
         self._client = client
+        self._ends = frozenset(ends)
         self._processes = 1
         self._turn = asyncio.Lock()
         """A batch goes out when the one before has begun: SGLang holds the requests of one back until all have come."""
@@ -60,7 +62,7 @@ class Sglang:
             "min_new_tokens": min(sampling.min_tokens, asked.most),
             "max_new_tokens": asked.most,
             "stop": list(sampling.stop),
-            "stop_token_ids": list(sampling.stop_token_ids),
+            "stop_token_ids": sorted(self._ends_of(asked)),
             "ignore_eos": sampling.ignore_eos,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
@@ -128,7 +130,10 @@ class Sglang:
             raise self._client.failed("POST", "/generate", " ".join(str(words).split()))
         name = str(event["meta_info"]["id"])
         if event["meta_info"].get("finish_reason") is not None and name in batch:
-            give(name, answer_of(event, batch[name]))
+            give(name, answer_of(event, batch[name], self._ends_of(batch[name])))
+
+    def _ends_of(self, asked: Asked) -> frozenset[int]:
+        return frozenset(asked.sampling.stop_token_ids) | (frozenset() if asked.sampling.ignore_eos else self._ends)
 
     def _has_part(self) -> bool:
         try:
@@ -137,8 +142,8 @@ class Sglang:
             return False
 
 
-def answer_of(event: Mapping[str, Any], asked: Asked) -> Answer:
-    """What the last event of a request says."""
+def answer_of(event: Mapping[str, Any], asked: Asked, ends: Collection[int]) -> Answer:
+    """What the last event of a request says. One of ENDS in the last place is an end, which SGLang calls a length."""
     meta: dict[str, Any] = event["meta_info"]
     reason: dict[str, Any] = meta["finish_reason"]
     ids: list[int] = event.get("output_ids") or []
@@ -155,7 +160,7 @@ def answer_of(event: Mapping[str, Any], asked: Asked) -> Answer:
     return Completion(
         int_array(ids),
         None if rows is None else float_array([row[0] for row in rows]),
-        "stop" if kind == "stop" else "length",
+        "stop" if kind == "stop" or ids[-1] in ends else "length",
         int_array(asked.request.prompt_ids),
         ((0, int(version)),) if version.removeprefix("-").isdigit() else (),
     )

@@ -6,15 +6,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
-
-from transformers import AutoConfig, AutoTokenizer
 
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import RunFailure, UserError
-from rltrain.workers.rollout.hf import end_tokens
-from rltrain.workers.rollout.protocol import Request, Sampling
+from rltrain.workers.rollout.hf import saved_end_tokens
+from rltrain.workers.rollout.protocol import Sampling
 from rltrain.workers.rollout.served.client import Client
 from rltrain.workers.rollout.served.engine import ServedEngine
 from rltrain.workers.rollout.served.sglang import Sglang
@@ -42,20 +39,14 @@ class SglangEngine(ServedEngine):
         own = arguments.base(config, model_dir, saved_weights, self._sleeps)
         self._arguments = arguments.with_user(own, extra)
         self._server = Server(python, variables)
-        self._ends: tuple[int, ...] = ()
 
     def start(self) -> dict[str, Any]:
         """See `RolloutEngine.start`."""
         begun = time.perf_counter()
-        model = self._config.actor_rollout_ref.model
-        trust, tokenizer_dir = model.trust_remote_code, model.tokenizer_path or self._model_dir
-        tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir, trust_remote_code=trust)  # pyright: ignore[reportUnknownMemberType]
-        hf_config: Any = AutoConfig.from_pretrained(self._model_dir, trust_remote_code=trust, **model.override_config)  # pyright: ignore[reportUnknownMemberType]
-        self._ends = tuple(sorted(end_tokens(tokenizer, hf_config, self._model_dir)))
         version = self._server.version()
         self._server.start(arguments.command_line(self._arguments), self._limit_s)
         self._client = Client(self._server.url, "", self._rollout.generate_timeout_s)
-        self._dialect = Sglang(self._client)
+        self._dialect = Sglang(self._client, saved_end_tokens(self._config.actor_rollout_ref.model, self._model_dir))
         found = self._dialect.describe()
         if not found.loads_weights:
             raise RunFailure(f"rltrain's part does not run inside the sglang server: {self._server.last_words()}")
@@ -67,12 +58,6 @@ class SglangEngine(ServedEngine):
             "arguments": {name: value for name, value in self._arguments.items() if name != "model_path"},
         }
 
-    def add(self, number: int, request: Request, sampling: Sampling) -> None:
-        """See `Generates.add`; answers end where those of the other engines do."""
-        if not sampling.ignore_eos:
-            sampling = replace(sampling, stop_token_ids=tuple(sorted({*sampling.stop_token_ids, *self._ends})))
-        super().add(number, request, sampling)
-
     def refuse(self, sampling: Sampling, log_probs: bool) -> None:
         """See `ServedEngine.refuse`."""
         if self._arguments["skip_tokenizer_init"] and (sampling.stop or sampling.min_tokens):
@@ -80,11 +65,6 @@ class SglangEngine(ServedEngine):
                 "actor_rollout_ref.rollout: stop and min_tokens need SGLang's tokenizer; set "
                 f"{arguments.KEY}.skip_tokenizer_init=false"
             )
-
-    def sampled(self, sampling: Sampling) -> dict[str, Any]:
-        """See `Generates.sampled`."""
-        ends = {*sampling.stop_token_ids} | (set() if sampling.ignore_eos else set(self._ends))
-        return super().sampled(replace(sampling, stop_token_ids=tuple(sorted(ends))))
 
     def broke(self, failure: BaseException) -> None:
         """A server that is gone takes this process along, so that the run finds its engine dead and restarts it."""
