@@ -10,9 +10,10 @@ false, and in turn with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from rltrain.config.engines import ENGINES
 from rltrain.config.schema.run import RunConfig
 from rltrain.core.errors import UserError
 
@@ -68,7 +69,12 @@ class Placement:
         """(role, node, devices, process) for each role of each process: the placement table."""
         label = "GPU" if self.device == "cuda" else "CPU slot"
         return [
-            (role, slot.node.name, f"{label} {','.join(map(str, slot.devices))}", slot.name)
+            (
+                role,
+                slot.node.name,
+                f"{label} {','.join(map(str, slot.devices))}" if slot.devices else "a server elsewhere",
+                slot.name,
+            )
             for slot in (*self.train, *self.rollout)
             for role in slot.hosts
         ]
@@ -85,6 +91,8 @@ def plan(config: RunConfig, nodes: Sequence[Node]) -> Placement:
         UserError: too few devices, or a tensor-parallel group that does not fit into a node.
     """
     on_gpu = config.trainer.device == "cuda"
+    if _is_elsewhere(config):
+        return replace(placed := plan_ranks(config, nodes), rollout=_caller(config, placed.train[0].node))
     ranks = config.trainer.n_gpus_per_node or 1
     apart = 0 if config.actor_rollout_ref.hybrid_engine else _devices_apart(config)
     beside = apart if config.actor_rollout_ref.rollout.nnodes == 0 else 0
@@ -131,6 +139,8 @@ def plan_engines(config: RunConfig, nodes: Sequence[Node]) -> tuple[Slot, ...]:
         UserError: as `plan`.
     """
     trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    if _is_elsewhere(config):
+        return _caller(config, nodes[0])
     if trainer.device != "cuda":
         return _engines_on_cpus(config, _choose(nodes, trainer.nnodes, 0, "rollout", "trainer"))
     if config.actor_rollout_ref.hybrid_engine:
@@ -167,11 +177,20 @@ def nodes_as_asked(config: RunConfig, num_cpus: int) -> list[Node]:
     """Nodes that would just do, for a plan that is only printed."""
     rollout = config.actor_rollout_ref.rollout
     ranks = config.trainer.n_gpus_per_node or 1
-    apart = not config.actor_rollout_ref.hybrid_engine
+    apart = not config.actor_rollout_ref.hybrid_engine and not _is_elsewhere(config)
     beside = rollout.n_gpus_per_node if apart and rollout.nnodes == 0 else 0
     counts = [ranks + beside] * config.trainer.nnodes + [rollout.n_gpus_per_node] * (rollout.nnodes if apart else 0)
     gpus = [count if config.trainer.device == "cuda" else 0 for count in counts]
     return [Node(f"node {i}", count, num_cpus) for i, count in enumerate(gpus)]
+
+
+def _is_elsewhere(config: RunConfig) -> bool:
+    return ENGINES[config.actor_rollout_ref.rollout.name].is_elsewhere
+
+
+def _caller(config: RunConfig, node: Node) -> tuple[Slot, ...]:
+    """The process on NODE that asks a server which is not the run's: it needs no device."""
+    return (Slot("rollout", 0, (config.actor_rollout_ref.rollout.name,), node, (), 0, (), 1),)
 
 
 def _devices_apart(config: RunConfig) -> int:

@@ -16,8 +16,8 @@ class Engine:
     its process with a model of no size, on a CPU. `sleeps`: it gives the device's memory back while the actor trains.
     `has_kv_cache`: as large as `gpu_memory_utilization` says. `is_parallel`: it knows `tensor_model_parallel_size`.
     `takes_arguments`: those of `rollout.engine_kwargs.NAME`. `is_eager`: it runs its operations one by one whatever the
-    config says. `without_tokenizer`: arguments for a directory that holds none. `changes`: `module:function`, what
-    `rlcheck drift` tries of its own settings.
+    config says. `is_elsewhere`: the user runs it, on devices that are not the run's. `without_tokenizer`: arguments for
+    a directory that holds none. `changes`: `module:function`, what `rlcheck drift` tries of its own settings.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Engine:
     is_parallel: bool = True
     takes_arguments: bool = True
     is_eager: bool = False
+    is_elsewhere: bool = False
     without_tokenizer: Mapping[str, Any] = field(default_factory=dict[str, Any])
     changes: str = ""
 
@@ -39,6 +40,10 @@ _ROWS = (
            without_tokenizer={"skip_tokenizer_init": True}, changes="rltrain.measure.drift.variants:of_vllm"),
     Engine("hf", "rltrain.workers.rollout.hf:HfEngine", ("transformers",), 490_000_000, sleeps=False,
            has_kv_cache=False, is_parallel=False, takes_arguments=False, is_eager=True),
+    Engine("sglang", "rltrain.workers.rollout.sglang.engine:SglangEngine", ("sglang",), 490_000_000,
+           without_tokenizer={"skip_tokenizer_init": True}),
+    Engine("remote", "rltrain.workers.rollout.served.remote:RemoteEngine", ("aiohttp",), 490_000_000,
+           has_kv_cache=False, is_elsewhere=True),
 )  # fmt: skip
 ENGINES = {row.name: row for row in _ROWS}
 """The first is what a fresh config names."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from rlcheck.measure.config.rltrain_data import micro_batch
+from rltrain.config.engines import ENGINES
 from rltrain.config.estimators import has_need
 from rltrain.config.messages import shown
 from rltrain.config.paths import absolute, model_directory
@@ -99,7 +100,8 @@ def _ranks_per_node(config: RunConfig, device: Device, machine: Machine) -> int:
     if device == "cpu":
         return config.trainer.num_cpu_ranks
     parts = config.actor_rollout_ref
-    beside = 0 if parts.hybrid_engine or parts.rollout.nnodes else parts.rollout.n_gpus_per_node
+    shared = parts.hybrid_engine or parts.rollout.nnodes or ENGINES[parts.rollout.name].is_elsewhere
+    beside = 0 if shared else parts.rollout.n_gpus_per_node
     if machine.num_gpus <= beside:
         raise UserError(
             f"trainer.n_gpus_per_node: this machine has {machine.num_gpus} GPUs"
@@ -129,7 +131,8 @@ def _rollout(config: RunConfig, actor: ActorConfig, device: Device, trainer: Tra
     devices = rollout_devices(replaced(config, trainer=trainer))
     # A CPU engine uses all the cores that it finds, so a second one gains nothing, unless slots are counted out.
     own = not config.actor_rollout_ref.hybrid_engine and rollout.n_gpus_per_node
-    engines = 1 if device == "cpu" and not own else max(1, devices // rollout.tensor_model_parallel_size)
+    single = ENGINES[rollout.name].is_elsewhere or (device == "cpu" and not own)
+    engines = 1 if single else max(1, devices // rollout.tensor_model_parallel_size)
     return replaced(
         rollout,
         dtype=_precision(rollout.dtype, device),

@@ -170,6 +170,10 @@ def _rollout(config: RunConfig) -> Iterator[str]:
 def _devices(config: RunConfig) -> Iterator[str]:
     parts, trainer = config.actor_rollout_ref, config.trainer
     rollout, tp = parts.rollout, parts.rollout.tensor_model_parallel_size
+    if ENGINES[rollout.name].is_elsewhere:
+        if rollout.num_replicas != 1:
+            yield f"{ROLLOUT}.num_replicas: name={rollout.name} asks one server, so it must be 1; it may be a router"
+        return
     if parts.hybrid_engine and rollout.nnodes:
         yield f"{ROLLOUT}.nnodes: nodes for rollout alone need actor_rollout_ref.hybrid_engine=false"
     if trainer.device == "cpu" and (parts.hybrid_engine or not rollout.n_gpus_per_node):
@@ -216,6 +220,8 @@ def _engine(config: RunConfig) -> Iterator[str]:
     if on_gpu and rollout.free_cache_engine and not engine.sleeps:
         advice = f"set false (its weights stay on the GPU) or {others('sleeps')}"
         yield f"{ROLLOUT}.free_cache_engine: {what} cannot sleep; {advice}"
+    if engine.is_elsewhere and not rollout.engine_kwargs.get(engine.name, {}).get("url"):
+        yield f"{ROLLOUT}.engine_kwargs.{engine.name}.url: missing; give the server's, e.g. http://10.0.0.5:30000"
     if rollout.engine_kwargs.get(engine.name) and not engine.takes_arguments:
         yield f"{ROLLOUT}.engine_kwargs.{engine.name}: {what} takes no further arguments"
 

@@ -51,7 +51,8 @@ def to_the_bit(answers: Sequence[Completion]) -> list[tuple[object, ...]]:
 def logits_of(model: torch.nn.Module, request: Request, completion: Completion) -> Tensor:
     """Of the model, at the places of the completion's tokens `[tokens, V]`, without padding or cache."""
     ids = [*request.prompt_ids, *completion.token_ids.tolist()]
-    return model(torch.tensor([ids])).logits[0, len(request.prompt_ids) - 1 : -1].float()
+    place = next(model.parameters()).device
+    return model(torch.tensor([ids], device=place)).logits[0, len(request.prompt_ids) - 1 : -1].float().cpu()
 
 
 def differences(

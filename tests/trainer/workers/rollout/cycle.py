@@ -21,9 +21,16 @@ class Limits:
     log_prob: float
     prob: float
 
+    @property
+    def worst(self) -> float:
+        """Of one token's log-probability."""
+        return 5 * self.log_prob
+
 
 CPU_LIMITS = Limits(log_prob=1e-5, prob=5e-6)
 """In float32."""
+GPU_LIMITS = Limits(log_prob=8e-2, prob=1.5e-2)
+"""In bfloat16."""
 
 
 def cycle(

@@ -1,4 +1,4 @@
-"""The contract of every rollout engine, on real engines: hf, and vLLM's CPU build."""
+"""The contract of every rollout engine, on real ones (`conftest.CASES`)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from rltrain.workers.rollout.sampling import token_log_probs
 from rltrain.workers.sync import checksum, merge, plan, verify
 from tests.trainer.workers.rollout.compare import PLAIN, differences, logits_of, requests, to_the_bit, tokens_of
 from tests.trainer.workers.rollout.conftest import Bench
-from tests.trainer.workers.rollout.tiny import EOS, MAX_MODEL_LEN, VOCAB, named_weights
+from tests.trainer.workers.rollout.tiny import DEVICE, EOS, MAX_MODEL_LEN, VOCAB, named_weights
 from tests.trainer.workers.sync.local import LocalGroup
 
 pytestmark = pytest.mark.timeout(400)
-MAX_LOG_PROB_DIFF = 1e-5
-MAX_PROB_DIFF = 5e-6
 NUM_DRAWS = 800
+STALE = 100 if DEVICE == "cpu" else 4
+"""By how much more than rounding wrong weights show."""
 
 
 def assert_same_policy(bench: Bench, sampling=PLAIN, count: int = 12) -> None:
     asked = requests(count)
     log_prob_diff, prob_diff = differences(bench.model, asked, bench.child.generate(asked, sampling), sampling)
-    assert log_prob_diff <= MAX_LOG_PROB_DIFF
-    assert prob_diff <= MAX_PROB_DIFF
+    assert log_prob_diff <= bench.limits.log_prob
+    assert prob_diff <= bench.limits.prob
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,10 @@ def test_greedy_takes_the_likeliest_and_tells_the_models_own_log_prob(bench: Ben
     asked = requests(5)
     answers = bench.child.generate(asked, sampling)
     for request, answer in zip(asked, answers, strict=True):
-        assert logits_of(bench.model, request, answer).argmax(-1).tolist() == answer.token_ids.tolist()
-    assert differences(bench.model, asked, answers, replace(PLAIN, temperature=1.0))[0] <= MAX_LOG_PROB_DIFF
+        scores = logits_of(bench.model, request, answer).log_softmax(-1)
+        taken = scores.gather(1, torch.from_numpy(answer.token_ids).long()[:, None])[:, 0]
+        assert (scores.amax(-1) - taken).max() <= bench.limits.worst
+    assert differences(bench.model, asked, answers, replace(PLAIN, temperature=1.0))[0] <= bench.limits.log_prob
     assert min(answer.log_probs[0] for answer in answers) < -1e-3
 
 
@@ -59,13 +61,17 @@ def test_log_probs_are_computed_only_where_they_are_asked_for(bench: Bench) -> N
     answers, every = bench.child.generate(some, PLAIN), bench.child.generate(asked, PLAIN)
     assert [answer.log_probs is not None for answer in answers] == [False, False, True, False]
     assert tokens_of(answers) == tokens_of(every), "the draw is the same"
-    assert np.abs(answers[2].log_probs - every[2].log_probs).max() < MAX_LOG_PROB_DIFF
+    assert np.abs(answers[2].log_probs - every[2].log_probs).max() < bench.limits.worst
     assert (every[0].token_ids.dtype, every[0].log_probs.dtype) == (np.int32, np.float32)
 
 
-def test_a_call_repeats_to_the_bit(bench: Bench) -> None:
+def test_a_call_repeats(bench: Bench) -> None:
     asked = requests(12)
-    assert to_the_bit(bench.child.generate(asked, PLAIN)) == to_the_bit(bench.child.generate(asked, PLAIN))
+    first, again = (bench.child.generate(asked, PLAIN) for _ in range(2))
+    if not bench.is_served:
+        assert to_the_bit(first) == to_the_bit(again)
+    assert tokens_of(first) == tokens_of(again)
+    assert max(np.abs(a.log_probs - b.log_probs).max() for a, b in zip(first, again, strict=True)) < bench.limits.worst
 
 
 def test_tokens_depend_on_the_seed_alone(bench: Bench) -> None:
@@ -144,8 +150,8 @@ def test_stale_weights_are_seen_and_a_sync_mends_them(bench: Bench) -> None:
     bench.change()
     published = {name: checksum(tensor) for name, tensor in named_weights(bench.model)}
     stale = differences(bench.model, asked, bench.child.generate(asked, PLAIN))
-    assert stale[0] > 100 * MAX_LOG_PROB_DIFF
-    assert stale[1] > 100 * MAX_PROB_DIFF
+    assert stale[0] > STALE * bench.limits.log_prob
+    assert stale[1] > STALE * bench.limits.prob
     first = next(iter(published))
     assert f"'{first}'" in (verify(published, bench.child.checksums(list(published))) or "")
     bench.take()
@@ -159,7 +165,7 @@ def test_one_wrong_element_is_found(bench: Bench) -> None:
     for name, tensor in named_weights(bench.model):
         if "k_proj" in name or "embed_tokens" in name or "norm" in name:
             kept = tensor.flatten()[-1].item()
-            tensor.view(-1)[-1] += 1e-3
+            tensor.view(-1)[-1] += 0.1
             wrong = published | {name: checksum(tensor)}
             tensor.view(-1)[-1] = kept
             held = bench.child.checksums(list(published))
@@ -247,12 +253,30 @@ def test_only_the_last_bucket_gives_a_version(bench: Bench) -> None:
         publisher._buckets = buckets
 
 
-def test_sleep_and_wake_change_nothing_on_a_cpu(bench: Bench) -> None:
-    assert bench.child.sleep() is False
+def test_sleep_and_wake(bench: Bench) -> None:
+    """On a CPU they change nothing; on a GPU weights are forgotten, and come with the next sync."""
+    forgotten = DEVICE == "cuda" and bench.name[:2] != "hf"
+    assert bench.child.sleep() is forgotten
     bench.child.wake("weights")
+    assert bench.child.has_weights() is not forgotten
+    if forgotten:
+        bench.take()
     bench.child.wake("kv_cache")
-    assert bench.child.has_weights()
     assert_same_policy(bench)
+
+
+def test_what_is_aborted_is_forgotten_and_the_rest_goes_on(bench: Bench) -> None:
+    asked = requests(4)
+    sampling = replace(PLAIN, ignore_eos=True)
+    whole = tokens_of(bench.child.generate(asked, sampling))
+    bench.child.submit(list(enumerate(asked)), sampling)
+    bench.child.abort([1])
+    found = dict(bench.child.collect(0.0))
+    bench.child.abort([3])
+    found |= dict(bench.child.collect(60.0))
+    assert {0, 2} <= found.keys() <= {0, 2, 3}
+    assert all(tokens_of([answer])[0] == whole[number] for number, answer in found.items())
+    assert bench.child.collect(60.0) == [], "nothing is left"
 
 
 def test_the_sync_makes_two_calls_per_bucket(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from rltrain.config.schema import RunConfig
 VOCAB = ["<pad>", "<eos>", *"abcdefghijklmnopqrstuvwxyz", *"0123456789", " ", ".", ":", "="]
 EOS = 1
 MAX_MODEL_LEN = 192
+DEVICE = os.environ.get("RLTRAIN_TEST_DEVICE", "cpu")
+"""`cuda`: engines, and the model that they are held against, run on a GPU, in bfloat16."""
+DTYPE = "bfloat16" if DEVICE == "cuda" else "float32"
 SHAPES: dict[str, dict[str, Any]] = {
     # Tied head, key-value heads shared by two query heads, biases on q, k, v; a vocabulary that vLLM pads.
     "qwen2": {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True},
@@ -49,17 +53,17 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-        parameter.normal_(centre, 0.15, generator=generator)
+        parameter.copy_(torch.empty(parameter.shape).normal_(centre, 0.15, generator=generator))
 
 
 def config_of(directory: Path, engine: str, **rollout: Any) -> RunConfig:
-    """A resolved config for ENGINE on the model in DIRECTORY, on the CPU."""
-    own = {"name": engine, "dtype": "float32", "num_replicas": 1, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 16}
+    """A resolved config for ENGINE on the model in DIRECTORY, on the CPU; on a GPU where `DEVICE` says so."""
+    own = {"name": engine, "dtype": DTYPE, "num_replicas": 1, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 16}
     return RunConfig.model_validate(
         {
             "actor_rollout_ref": {"model": {"path": str(directory)}, "rollout": own | rollout},
             "data": {"max_response_length": 16},
-            "trainer": {"device": "cpu", "n_gpus_per_node": 1, "seed": 7, "verify_weight_sync": True},
+            "trainer": {"device": DEVICE, "n_gpus_per_node": 1, "seed": 7, "verify_weight_sync": True},
         }
     )
 

@@ -33,7 +33,8 @@ class Rank:
     def __init__(self, config: RunConfig, model: torch.nn.Module, prefix: str = "rltrain-test-", rank: int = 0) -> None:
         self.config, self.model = config, model
         manifest = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named_weights(model)]
-        self.publisher = Publisher(config, rank, "cpu", "127.0.0.1", prefix, manifest, lambda: named_weights(model))
+        device = str(next(model.parameters()).device)
+        self.publisher = Publisher(config, rank, device, "127.0.0.1", prefix, manifest, lambda: named_weights(model))
 
     def connect_sync(self) -> Any:
         return self.publisher.connect()

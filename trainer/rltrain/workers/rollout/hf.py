@@ -22,7 +22,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from rltrain.config.schema import RunConfig
+from rltrain.config.schema import ModelConfig, RunConfig
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.core.tensors import floats, ints
 from rltrain.core.trajectory import float_array, int_array
@@ -79,7 +79,7 @@ class HfEngine:
                 f"model of type '{hf_config.model_type}' ({self._model_dir}): choose another model"
             ) from error
         self._model = model.to(self._device).eval().requires_grad_(False)
-        self._eos = _end_tokens(self._tokenizer, hf_config, self._model_dir)
+        self._eos = end_tokens(self._tokenizer, hf_config, self._model_dir)
         return {
             "engine": "hf",
             "engine_version": transformers.__version__,
@@ -321,7 +321,15 @@ def check_length(num_prompt_tokens: int, max_model_len: int) -> None:
         )
 
 
-def _end_tokens(tokenizer: Any, hf_config: Any, model_dir: str) -> frozenset[int]:
+def saved_end_tokens(section: ModelConfig, model_dir: str) -> frozenset[int]:
+    """As `end_tokens`, of the files in MODEL_DIR alone."""
+    trust = section.trust_remote_code
+    tokenizer = AutoTokenizer.from_pretrained(section.tokenizer_path or model_dir, trust_remote_code=trust)
+    hf_config = AutoConfig.from_pretrained(model_dir, trust_remote_code=trust, **section.override_config)
+    return end_tokens(tokenizer, hf_config, model_dir)
+
+
+def end_tokens(tokenizer: Any, hf_config: Any, model_dir: str) -> frozenset[int]:
     """Ids that end a completion: the tokenizer's, and those of `generation_config.json` (or `config.json`)."""
     try:
         generation = GenerationConfig.from_pretrained(model_dir)

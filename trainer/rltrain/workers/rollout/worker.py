@@ -81,7 +81,10 @@ class EngineWorker:
             RunFailure: the engine gave a request up.
         """
         spans = ((0, self._version),)
-        return [(number, replace(one, versions=spans)) for number, one in self._stream.collect(wait_s)]
+        return [
+            (number, one if one.versions else replace(one, versions=spans))
+            for number, one in self._stream.collect(wait_s)
+        ]
 
     def take_notes(self) -> list[dict[str, Any]]:
         """How requests flowed, of each round that has ended since last asked; goes along with any answer."""

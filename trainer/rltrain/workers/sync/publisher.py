@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rltrain.config.schema import RunConfig
 from rltrain.workers.sync.broadcast import Address, BroadcastSender
 from rltrain.workers.sync.bucket import Manifest, largest_bytes, plan, store, take
 from rltrain.workers.sync.cuda_ipc import CudaIpcSender
 from rltrain.workers.sync.shm import ShmSender, check_room
 from rltrain.workers.sync.transport import Descriptor, Sender, Transport, choose
+
+if TYPE_CHECKING:  # an engine's own interpreter, which reads no config, may lack what the schema needs
+    from rltrain.config.schema import RunConfig
 
 
 class Publisher:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch import Tensor
 
-from rltrain.config.schema import RunConfig
 from rltrain.workers.sync.bucket import Bucket
+
+if TYPE_CHECKING:  # an engine's own interpreter, which reads no config, may lack what the schema needs
+    from rltrain.config.schema import RunConfig
 
 Transport = Literal["shm", "cuda_ipc", "nccl", "gloo"]
 

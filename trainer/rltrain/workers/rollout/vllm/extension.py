@@ -9,17 +9,20 @@ Their names begin with `rltrain_`: vLLM refuses an extension whose names its wor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rltrain.core.errors import first_line
 from rltrain.tracing.recorder import Recorder
+from rltrain.workers.rollout.readback import Kinds, pieces
 from rltrain.workers.rollout.vllm.loading import Loader
-from rltrain.workers.rollout.vllm.readback import pieces
 from rltrain.workers.rollout.vllm.trace import finish, listen
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.checksum import Piece
 from rltrain.workers.sync.transport import Descriptor
+from rltrain.workers.sync.wire import Call, packed_pieces
 
 
 class SyncExtension:
@@ -47,7 +50,27 @@ class SyncExtension:
 
         with set_current_vllm_config(self.vllm_config):
             rank, size = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
-            return pieces(self.model_runner.get_model(), names, rank, size, self.vllm_config.model_config.dtype)
+            dtype = self.vllm_config.model_config.dtype
+            return pieces(self.model_runner.get_model(), names, rank, size, dtype, _kinds())
+
+    def rltrain_call(self, text: str) -> dict[str, Any]:
+        """As a server is asked: CALL in JSON (`rltrain.workers.sync.wire`), its answer, or `error` in one line."""
+        call = Call.read(json.loads(text))
+        try:
+            return {"value": self._rltrain_do(call)}
+        except Exception as error:  # whatever a weight loader raises: it is told, and the server lives on
+            return {"error": first_line(error)}
+
+    def _rltrain_do(self, call: Call) -> Any:
+        if call.name == "connect":
+            assert call.address is not None
+            self.rltrain_connect(call.address, call.first_rank)
+        elif call.name == "load":
+            assert call.descriptor is not None
+            self.rltrain_load(call.descriptor, packs_weights=self.device.type == "cpu")
+        elif call.name == "pieces":
+            return packed_pieces(self.rltrain_pieces(call.names))
+        return None
 
     def rltrain_trace(self) -> None:
         """Listen to the model's operations from now on."""
@@ -66,3 +89,16 @@ class SyncExtension:
         if self.rltrain_loader is None:
             self.rltrain_loader = Loader(self.model_runner, self.vllm_config, self.device)
         return self.rltrain_loader
+
+
+def _kinds() -> Kinds:
+    from vllm.model_executor.layers import linear
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    return Kinds(
+        linear.QKVParallelLinear,
+        linear.MergedColumnParallelLinear,
+        linear.ColumnParallelLinear,
+        linear.RowParallelLinear,
+        VocabParallelEmbedding,
+    )

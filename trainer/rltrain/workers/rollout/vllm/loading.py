@@ -13,7 +13,6 @@ transfer engines do (docs.vllm.ai, "Layerwise reloading").
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,8 @@ from torch import nn
 
 from rltrain.core.errors import RunFailure
 from rltrain.core.tensors import empty_cache
-from rltrain.workers.rollout.vllm.names import engine_name
+from rltrain.workers.rollout.names import engine_name
+from rltrain.workers.rollout.readback import owners
 from rltrain.workers.sync.receiver import Receivers
 from rltrain.workers.sync.transport import Descriptor
 
@@ -112,13 +112,3 @@ def pack_tied(model: nn.Module) -> None:
             for module in modules:
                 processed: Any = module.quant_method
                 processed.process_weights_after_loading(module)
-
-
-def owners(model: nn.Module) -> dict[int, list[nn.Module]]:
-    """The modules that each parameter called `weight` belongs to, by the parameter's identity."""
-    found: dict[int, list[nn.Module]] = defaultdict(list)
-    for module in model.modules():
-        weight = module._parameters.get("weight")  # pyright: ignore[reportPrivateUsage] (modules without one: None)
-        if weight is not None and weight.numel():
-            found[id(weight)].append(module)
-    return found

@@ -1,7 +1,8 @@
-"""From names of a Hugging Face checkpoint to names inside a vLLM model, by the model's own tables."""
+"""From names of a Hugging Face checkpoint to names inside a model of vLLM or SGLang."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class EngineName:
-    """A parameter of a vLLM model, or one of the components that are fused into it (q, k, v in qkv_proj)."""
+    """A parameter of an engine's model, or one of the components that are fused into it (q, k, v in qkv_proj)."""
 
     module: str
     attribute: str
@@ -23,20 +24,21 @@ class EngineName:
         return f"{self.module}.{self.attribute}"
 
 
-def engine_name(model: nn.Module, name: str) -> EngineName:
+def engine_name(model: nn.Module, name: str, fused: Mapping[str, Sequence[str]] | None = None) -> EngineName:
     """Where MODEL keeps what a checkpoint calls NAME.
 
-    `packed_modules_mapping` tells which layers are fused, `hf_to_vllm_mapper` how the rest is renamed. Either may be
-    absent from a model's class.
+    FUSED tells which layers are made of which; None: the model's own `packed_modules_mapping`, as in vLLM, where
+    `hf_to_vllm_mapper` renames the rest. Either may be absent from a model's class.
     """
     model_class: Any = type(model)
     mapper: Any = getattr(model_class, "hf_to_vllm_mapper", None)
-    fused: dict[str, list[str]] = getattr(model_class, "packed_modules_mapping", {})
+    if fused is None:
+        fused = getattr(model_class, "packed_modules_mapping", {})
     parts = name.split(".")
     component, num_components = 0, 1
     for fused_name, components in fused.items():
         if len(parts) > 1 and len(components) > 1 and parts[-2] in components:
-            component, num_components = components.index(parts[-2]), len(components)
+            component, num_components = list(components).index(parts[-2]), len(components)
             parts[-2] = fused_name
             break
     path = ".".join(parts)

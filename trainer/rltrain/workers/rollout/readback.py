@@ -1,18 +1,18 @@
-"""What a vLLM worker really holds of a published weight: found, unfused, unpacked, and summed up.
+"""What a process of vLLM or SGLang really holds of a published weight: found, unfused, unpacked, and summed up.
 
-The names of the Hugging Face checkpoint are mapped by the model's own tables (`hf_to_vllm_mapper`,
-`packed_modules_mapping`), the place of a shard by the kind of its layer. Weights that the CPU build has packed out of
-sight are read through the layer itself: the product with the identity is the weight, to the bit, because a sum with
-one term that is not zero is not rounded.
+The names of the Hugging Face checkpoint are mapped by `names.engine_name`, the place of a shard by the kind of its
+layer; SGLang's layers are vLLM's under another roof. Weights that vLLM's CPU build has packed out of sight are read
+through the layer itself: the product with the identity is the weight, to the bit, because a sum with one term that is
+not zero is not rounded.
 """
 
-# vLLM has no stubs.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# The layers have no stubs.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -21,12 +21,22 @@ import torch
 from torch import Tensor, nn
 
 from rltrain.core.errors import UserError
-from rltrain.workers.rollout.vllm.loading import owners
-from rltrain.workers.rollout.vllm.names import EngineName, engine_name
+from rltrain.workers.rollout.names import EngineName, engine_name
 from rltrain.workers.sync.checksum import Piece, piece
 
 REARRANGED = frozenset({"BloomForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM"})
-"""vLLM's classes that transpose or interleave weights while they load them: what they hold is no part of what came."""
+"""Classes that transpose or interleave weights while they load them: what they hold is no part of what came."""
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The engine's classes of layers."""
+
+    qkv: type[nn.Module]
+    merged: type[nn.Module]
+    column: type[nn.Module]
+    row: type[nn.Module]
+    embedding: type[nn.Module]
 
 
 @dataclass(frozen=True)
@@ -43,15 +53,25 @@ class Place:
 
 
 @torch.no_grad()
-def pieces(model: nn.Module, names: Sequence[str], rank: int, size: int, dtype: torch.dtype) -> dict[str, list[Piece]]:
+def pieces(
+    model: nn.Module,
+    names: Sequence[str],
+    rank: int,
+    size: int,
+    dtype: torch.dtype,
+    kinds: Kinds,
+    fused: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, list[Piece]]:
     """The parts that this worker holds of the tensors NAMES, each computed from what the layer uses.
 
     Args:
-        model: vLLM's.
+        model: the engine's.
         names: as published.
         rank: of this worker in tensor parallelism.
         size: of tensor parallelism.
         dtype: of the published tensors, where they are not integers.
+        kinds: how the engine calls its layers.
+        fused: see `engine_name`.
 
     Raises:
         UserError: a model or a layer of a kind that cannot be read back.
@@ -61,9 +81,9 @@ def pieces(model: nn.Module, names: Sequence[str], rank: int, size: int, dtype: 
     shared = owners(model)
     found: dict[str, list[Piece]] = {}
     for name in names:
-        where = engine_name(model, name)
+        where = engine_name(model, name, fused)
         module, attribute = _module(model, where.module, name), where.attribute
-        place = _place(module, where, rank, size, name)
+        place = _place(module, where, rank, size, name, kinds)
         held = module._parameters.get(attribute)  # pyright: ignore[reportPrivateUsage]
         sharers = shared.get(id(held), [module]) if attribute == "weight" else [module]
         found[name] = [
@@ -81,28 +101,25 @@ def _module(model: nn.Module, path: str, name: str) -> nn.Module:
         raise _unreadable(name, str(error)) from error
 
 
-def _place(module: nn.Module, where: EngineName, rank: int, size: int, name: str) -> Place:
-    from vllm.model_executor.layers import linear
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-
+def _place(module: nn.Module, where: EngineName, rank: int, size: int, name: str, kinds: Kinds) -> Place:
     layer: Any = module
     attribute, component, is_fused = where.attribute, where.component, where.num_components > 1
     everything = Place(slice(None), 0, 0, None)
-    if isinstance(module, linear.QKVParallelLinear) and is_fused:
+    if isinstance(module, kinds.qkv) and is_fused:
         return _qkv_place(layer, component, rank, size)
-    if isinstance(module, linear.MergedColumnParallelLinear) and is_fused:
+    if isinstance(module, kinds.merged) and is_fused:
         rows = [output // size for output in layer.output_sizes]
         first = sum(rows[:component])
         return Place(slice(first, first + rows[component]), 0, rank * rows[component], layer.output_sizes[component])
-    if isinstance(module, VocabParallelEmbedding):
+    if isinstance(module, kinds.embedding):
         vocab = layer.shard_indices
         return Place(slice(0, vocab.num_org_elements), 0, vocab.org_vocab_start_index, layer.org_vocab_size)
-    if isinstance(module, linear.QKVParallelLinear | linear.MergedColumnParallelLinear) and size > 1:
+    if isinstance(module, kinds.qkv | kinds.merged) and size > 1:
         raise _unreadable(name, f"{type(module).__name__} holds it fused and sharded")
-    if isinstance(module, linear.ColumnParallelLinear):
+    if isinstance(module, kinds.column):
         rows = layer.output_size_per_partition
         return Place(slice(None), 0, rank * rows, layer.output_size)
-    if isinstance(module, linear.RowParallelLinear) and attribute == "weight":
+    if isinstance(module, kinds.row) and attribute == "weight":
         columns = layer.input_size_per_partition
         return Place(slice(None), 1, rank * columns, layer.input_size)
     if attribute not in module._parameters and attribute not in module._buffers:  # pyright: ignore[reportPrivateUsage]
@@ -141,6 +158,16 @@ def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _unreadable(name: str, reason: str) -> UserError:
     return UserError(
-        f"trainer.verify_weight_sync: weight '{name}' cannot be read back from vLLM ({reason}); set it to false for "
-        "this model"
+        f"trainer.verify_weight_sync: weight '{name}' cannot be read back from the engine ({reason}); set it to false "
+        "for this model"
     )
+
+
+def owners(model: nn.Module) -> dict[int, list[nn.Module]]:
+    """The modules that each parameter called `weight` belongs to, by the parameter's identity."""
+    found: dict[int, list[nn.Module]] = defaultdict(list)
+    for module in model.modules():
+        weight = module._parameters.get("weight")  # pyright: ignore[reportPrivateUsage] (modules without one: None)
+        if weight is not None and weight.numel():
+            found[id(weight)].append(module)
+    return found
