@@ -9,7 +9,7 @@
 | reward | rltrain: a reward function that sleeps; without: one that does not |
 | data | torch's DataLoader, traced by torch's profiler: rows that take long to make; without: rows that do not |
 | rank | rltrain: one of two ranks works half as long again (bench_slow_rank); without: other steps of the run |
-| link | two gloo ranks in network namespaces, traced: a link of 100 Mbit/s; without: an unhindered one |
+| link | two gloo ranks in network namespaces, traced: a link of 2 MB/s; without: an unhindered one |
 
 `rank` and `link` are two forms of the fifth. For each, the command's answer of the faulty run is beside what is
 measured: `predicted_s` is the floor of generation (tail, kv) and `measured_s` what a run without the fault takes
@@ -212,8 +212,8 @@ def link(folder: Path) -> dict[str, Any]:
         for name in ("healthy", "faulty"):
             with ExitStack() as stack:
                 if name == "faulty":
-                    stack.enter_context(nodes[0].throttle(nodes[1], 12))
-                    stack.enter_context(nodes[1].throttle(nodes[0], 12))
+                    stack.enter_context(nodes[0].throttle(nodes[1], 2))
+                    stack.enter_context(nodes[1].throttle(nodes[0], 2))
                 words = [sys.executable, JOB, "link", nodes[0].address]
                 running = [
                     node.popen([*words, str(number), folder / f"{name}-rank{number}.json"])

@@ -49,7 +49,7 @@ def train(batches: Iterable[Any], trace: str, *, reduces: bool) -> None:
     plan = schedule(wait=1, warmup=1, active=STEPS, repeat=1)
     with profile(activities=[ProfilerActivity.CPU], schedule=plan) as seen:
         for rows in batches:
-            for _ in range(8):
+            for _ in range(2 if reduces else 8):
                 model(rows).square().mean().backward()
             if reduces:
                 for parameter in model.parameters():
@@ -71,7 +71,7 @@ def main() -> None:
         return
     address, rank, trace = words
     dist.init_process_group("gloo", init_method=f"tcp://{address}:29512", rank=int(rank), world_size=2)
-    train((torch.randn(256, WIDE) for _ in range(STEPS + 2)), trace, reduces=True)
+    train((torch.randn(64, WIDE) for _ in range(STEPS + 2)), trace, reduces=True)
     dist.destroy_process_group()
 
 

@@ -1,11 +1,11 @@
 """Slow ranks on real GPUs: the fault moves between steps of one process. And a load on one GPU. For slow.sh.
 
-    torchrun --nproc-per-node 2 tests/bench/gpu/slow_gpu.py ranks OUT [--num 20] [--steps 8] [--percent 20]
+    torchrun --nproc-per-node 2 tests/bench/gpu/slow_gpu.py ranks OUT [--windows 20] [--steps 8] [--percent 20]
     python tests/bench/gpu/slow_gpu.py load GPU            works on GPU until it is ended
     python tests/bench/gpu/slow_gpu.py weak RECORD GPU     whether the report RECORD names GPU, and it alone; -1: none
 
-`ranks` trains a stack of wide layers under FSDP2 with rltrain's own clock around each step. In NUM windows of STEPS
-steps one rank's layers take PERCENT longer, forward and backward (a kernel that spins); as many windows are healthy.
+`ranks` trains a stack of wide layers under FSDP2 with rltrain's own clock around each step. In WINDOWS stretches of
+STEPS steps one rank's layers take PERCENT longer, forward and backward (a kernel that spins); as many are healthy.
 Order and rank are drawn, and a few steps lie between two windows. Each window's lines of clock.jsonl are judged alone,
 as `rlcheck slow` does. Then every other step goes without the clock of weights' collectives, for what it costs.
 """
@@ -160,8 +160,8 @@ def ranks(options: argparse.Namespace) -> int:
     shared = torch.tensor([own], device=device)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     share_s = float(shared) * options.percent / 100 / (2 * LAYERS)
-    windows: list[int | None] = [None] * options.num + [
-        draw.randrange(dist.get_world_size()) for _ in range(options.num)
+    windows: list[int | None] = [None] * options.windows + [
+        draw.randrange(dist.get_world_size()) for _ in range(options.windows)
     ]
     draw.shuffle(windows)
     found: list[dict[str, Any]] = []
@@ -179,10 +179,10 @@ def ranks(options: argparse.Namespace) -> int:
         return 0
     right = [one for one in found if one["named"] == one["slow"]]
     slow = sum(one["slow"] is not None for one in right)
-    accused = options.num - (len(right) - slow)
+    accused = options.windows - (len(right) - slow)
     said = (
-        f"{slow} of {options.num} ranks slowed by {options.percent:g} % named, {accused} of {options.num} healthy "
-        f"stretches accused; the clock adds {costs['added_s'] / costs['step_s']:+.3%} to a step "
+        f"{slow} of {options.windows} ranks slowed by {options.percent:g} % named, {accused} of {options.windows} "
+        f"healthy stretches accused; the clock adds {costs['added_s'] / costs['step_s']:+.3%} to a step "
         f"of {costs['step_s']:.4f} s"
     )
     print(said, flush=True)
@@ -205,7 +205,7 @@ def load(gpu: int) -> None:
 
 def weak(record: Path, gpu: int) -> int:
     """Whether NCL058 of the report at RECORD names GPU alone; -1: that it names none."""
-    findings = [one for one in json.loads(record.read_text())["findings"] if one["id"] == "NCL058"]
+    findings = [one for one in json.loads(record.read_text())["checks"] if one["id"] == "NCL058"]
     found = findings[0] if findings else {"status": "not there", "found": ""}
     others = [number for number in range(torch.cuda.device_count()) if number != gpu]
     said = str(found.get("found") or "")
@@ -223,7 +223,7 @@ def main() -> int:
     parser.add_argument("what", choices=("ranks", "load", "weak"))
     parser.add_argument("out", help="a folder, a report, or a GPU's number")
     parser.add_argument("gpu", nargs="?", type=int, default=0)
-    parser.add_argument("--num", type=int, default=20)
+    parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--percent", type=float, default=20.0)
     parser.add_argument("--pairs", type=int, default=60)
