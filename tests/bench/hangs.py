@@ -111,7 +111,7 @@ def planted(
         for rank in ranks:
             own, log = {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}, directory / f"rank{rank}.log"
             running.append(nursery.start(words, own, log) if nursery else _start([str(JOB), "rank", *words], own, log))
-        _await(lambda: len(list(directory.glob("ready.*"))) == len(ranks), "the ranks")
+        _await(lambda: _ready(directory, running) == len(ranks), "the ranks")
         if fault == "stopped":
             running[odd].send_signal(signal.SIGSTOP)
         time.sleep(1.0)
@@ -136,6 +136,17 @@ def _port() -> int:
 def _listens(port: int) -> bool:
     with socket.socket() as trial:
         return trial.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _ready(directory: Path, running: list[Any]) -> int:
+    """How many ranks have come to the fault.
+
+    Raises:
+        TimeoutError: one has ended.
+    """
+    if any(process.poll() is not None for process in running):
+        raise TimeoutError("a rank ended at its start")
+    return len(list(directory.glob("ready.*")))
 
 
 def _await(done: Any, what: str) -> None:

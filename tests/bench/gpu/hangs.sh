@@ -17,7 +17,9 @@ cd "$(dirname "$0")/../../.." || exit 1
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
 if [ -n "$wheels" ]; then
-  python3 -m pip install --quiet --no-index --find-links "$wheels" --no-deps --target "$site" "$wheels"/*.whl || exit 1
+  for wheel in "$wheels"/*.whl; do python3 -m zipfile -e "$wheel" "$site" || exit 1; done
+  mkdir -p "$site/bin"
+  cp "$site"/*.data/scripts/* "$site/bin" && chmod +x "$site"/bin/*
   export PATH="$site/bin:$PATH"
 fi
 export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}"
