@@ -1,4 +1,4 @@
-"""`rlcheck bundle`: what somebody else needs to help with a run, in one file, without secrets."""
+"""`rlcheck bundle`: what others need to help with a run, in one file, without secrets."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Gathered:
 
 
 def gather(root: Path, environ: Mapping[str, str], seconds: float, on: Callable[[str], None]) -> Gathered:
-    """Take what tells of the run in ROOT, in at most about SECONDS. ENVIRON: whose secrets and names are left out."""
+    """Take what is about the run in ROOT, in at most about SECONDS. ENVIRON: whose secrets and names are left out."""
     deadline = time.monotonic() + seconds
     found, clean = Gathered(), Cleaner(environ)
     counts, more = Counter[str](), Counter[str]()

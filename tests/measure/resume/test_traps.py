@@ -16,7 +16,7 @@ from rlcheck.measure.resume.answer import answer
 from rlcheck.measure.resume.look import look
 from tests.measure.resume import made
 
-BY_ID = {check.id: check for check in family_checks("RES")}
+BY_ID = {check.id: check for check in family_checks("RES") if "resume" in check.needs}
 Plant = Callable[[Path], object]
 
 
