@@ -23,6 +23,8 @@ import aiohttp
 from aiohttp import web
 
 _SECRET = re.compile(r"/tmp/[\w./-]+")
+ABORT_S = 0.5
+"""A player holds back what was aborted, so that there is time to do it."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -45,6 +47,7 @@ class Middle:
     upstream: str = ""
     exchanges: list[Exchange] = field(default_factory=list)
     url: str = ""
+    port: int = 0
     unexpected: list[str] = field(default_factory=list)
     heard: list[tuple[str, str, str]] = field(default_factory=list)
     """Of a player: method, path and body of each call."""
@@ -73,7 +76,7 @@ class Middle:
         application.router.add_route("*", "/{path:.*}", handler)
         self._runner = web.AppRunner(application)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
@@ -97,6 +100,8 @@ class Middle:
         for place, one in enumerate(self.exchanges):
             if (one.method, one.path) == (request.method, request.path_qs):
                 del self.exchanges[place]
+                if '"type":"abort"' in one.answer:
+                    await asyncio.sleep(ABORT_S)
                 return web.Response(status=one.status, text=_renamed(one, body), content_type=one.kind)
         self.unexpected.append(f"{request.method} {request.path_qs}")
         return web.Response(status=404, text="not recorded")

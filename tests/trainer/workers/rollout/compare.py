@@ -10,7 +10,7 @@ from torch import Tensor
 from rltrain.core.trajectory import id_tuple
 from rltrain.workers.rollout.protocol import Completion, Request, Sampling
 from rltrain.workers.rollout.sampling import token_log_probs
-from tests.trainer.workers.rollout.tiny import EOS
+from tests.trainer.workers.rollout.tiny import DEVICE, EOS
 
 PLAIN = Sampling(
     temperature=1.0,
@@ -70,4 +70,9 @@ def differences(
         ours.append(values.gather(1, torch.from_numpy(completion.token_ids).long()[:, None])[:, 0])
         engine.append(torch.from_numpy(completion.log_probs))
     mine, theirs = torch.cat(ours).double(), torch.cat(engine).double()
+    if DEVICE == "cuda":
+        # Which token is the last that top-k leaves is a matter of rounding in bfloat16.
+        there = mine.isfinite()
+        assert there.double().mean() > 0.97
+        mine, theirs = mine[there], theirs[there]
     return (mine - theirs).abs().mean().item(), (mine.exp() - theirs.exp()).abs().mean().item()

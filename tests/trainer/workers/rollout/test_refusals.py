@@ -52,7 +52,7 @@ def test_a_model_that_the_engine_does_not_serve_is_named(
 
 
 def test_the_engine_is_always_chosen() -> None:
-    for section in ({}, {"name": "auto"}, {"name": "sglang"}):
+    for section in ({}, {"name": "auto"}, {"name": "trtllm"}):
         with pytest.raises(ValidationError, match="name"):
             RolloutConfig.model_validate(section)
 

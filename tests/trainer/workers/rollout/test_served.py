@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -28,6 +30,7 @@ from rltrain.workers.sync.bucket import Manifest
 from rltrain.workers.sync.transport import Descriptor
 from tests.tools.record_server import Exchange, Middle
 from tests.trainer.workers.rollout import scenario
+from tests.trainer.workers.rollout.child import Child
 from tests.trainer.workers.rollout.compare import PLAIN, requests
 from tests.trainer.workers.rollout.servers import free_port, vllm_server
 from tests.trainer.workers.rollout.tiny import config_of, make_model
@@ -185,3 +188,41 @@ def test_a_server_that_dies_ends_the_wait_with_its_name(plain: tuple[str, Popen[
     assert time.monotonic() - begun < 30
     assert "\n" not in str(failure.value)
     worker.stop()
+
+
+PLAYER = """
+import sys, time
+sys.path[:0] = {path!r}
+import json
+from pathlib import Path
+from aiohttp import web
+from tests.tools.record_server import Exchange, Middle
+exchanges = [Exchange(**one) for one in json.loads(Path({record!r}).read_text())["exchanges"]]
+middle = Middle(exchanges=exchanges + [Exchange("GET", "/model_info", "", 200, "application/json", "{{}}")] * 9)
+middle.port = int(sys.argv[-1])
+with middle:
+    time.sleep(600)
+"""
+
+
+def test_an_engine_ends_with_its_server(model: Path, tmp_path: Path) -> None:
+    """So that the run finds it dead, and starts it again. The server plays the record of a real one."""
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "__init__.py").touch()
+    (tmp_path / "sglang-0.5.12.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.12\n"
+    (tmp_path / "sglang-0.5.12.dist-info" / "METADATA").write_text(metadata)
+    player = PLAYER.format(path=[path for path in sys.path if path], record=str(RECORD))
+    (tmp_path / "sglang" / "launch_server.py").write_text(player)
+    keys = {"sglang": {"environ": {"PYTHONPATH": str(tmp_path)}}}
+    child = Child()
+    try:
+        facts = child.make(config_of(model, "sglang", engine_kwargs=keys))
+        assert (facts["engine"], facts["engine_version"]) == ("sglang", "0.5.12")
+        [server] = [one for one in psutil.Process(child.pid).children() if "launch_server" in " ".join(one.cmdline())]
+        server.kill()
+        child.begin("reset_prefix_cache")
+        assert child.wait(60) == 1
+        assert not psutil.pid_exists(server.pid)
+    finally:
+        child.kill()

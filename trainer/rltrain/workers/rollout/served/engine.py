@@ -136,7 +136,11 @@ class ServedEngine:
 
     def reset_prefix_cache(self) -> None:
         """See `Syncs.reset_prefix_cache`."""
-        self.dialect.forget_prefixes(self._limit_s)
+        try:
+            self.dialect.forget_prefixes(self._limit_s)
+        except RunFailure as failure:
+            self.broke(failure)
+            raise
 
     @property
     def client(self) -> Client:

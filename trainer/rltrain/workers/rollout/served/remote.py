@@ -50,10 +50,14 @@ class RemoteEngine(ServedEngine):
         try:
             self._dialect = self._recognized()
             found = self._dialect.describe()
+            self._check(found)
+            self._habits = habits(lambda requests, sampling: generate(self, requests, sampling))
         except RunFailure as failure:
+            self.stop()
             raise UserError(f"{KEY}.url: {failure}") from failure
-        self._check(found)
-        self._habits = habits(lambda requests, sampling: generate(self, requests, sampling))
+        except UserError:
+            self.stop()
+            raise
         return {
             "engine": self._dialect.engine,
             "engine_version": found.version,

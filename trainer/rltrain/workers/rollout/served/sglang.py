@@ -106,7 +106,7 @@ class Sglang:
         reply = self._client.call("POST", "/update_weights_from_tensor", body, timeout_s)
         said = str((reply.data or {}).get("message", reply.words)) if isinstance(reply.data, dict) else reply.words
         if reply.status != 200:
-            raise RunFailure(f"weight sync: {' '.join(said.split())}")
+            raise RunFailure(f"weight sync: {' '.join(said.split()).removeprefix('weight sync: ')}")
         # With a version, SGLang adds words of its own behind ours.
         answers, _ = json.JSONDecoder().raw_decode(said)
         return cast("list[Any]", answers)
