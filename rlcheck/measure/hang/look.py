@@ -44,10 +44,10 @@ _MOST_TASKS = 256
 def watch(job: Job, watched_s: float, on: Callable[[str], None]) -> HangFacts:
     """The job, looked at three times within WATCHED_S seconds. ON: is told what is done."""
     # Ranks first: of very many processes the last ones are not seen each time.
-    processes = sorted((*job.processes, *_answerers(job)), key=lambda one: (one.rank is None, not one.runs))
+    table = Table(pids())
+    processes = sorted((*job.processes, *_answerers(job, table)), key=lambda one: (one.rank is None, not one.runs))
     looks: dict[int, list[tuple[Thread, ...]]] = {one.pid: [] for one in processes}
     # Before py-spy stops it for a moment: a poll that was interrupted goes on as another call, which names no file.
-    table = Table(pids())
     read_from = {one.pid: _peers(table, one.pid) for one in processes}
     begun, left_s = time.monotonic(), _SPIES_S
     first = {one.pid: (_cpu_s(one.pid), _wakes(one.pid)) for one in processes}
@@ -95,9 +95,9 @@ def _open_s(recorded: Sequence[Dump]) -> float | None:
     return round(time.time() - min(queued) / 1e9, 1) if queued else None
 
 
-def _answerers(job: Job) -> tuple[Process, ...]:
+def _answerers(job: Job, table: Table) -> tuple[Process, ...]:
     """Processes outside the job for which one of it waits at a socket or pipe, and those for which they wait."""
-    table, above = Table(pids()), parents()
+    above = parents()
     known, todo = {one.pid for one in job.processes}, [one.pid for one in job.processes]
     found: list[Process] = []
     while todo and len(found) < _MOST_ANSWERERS:

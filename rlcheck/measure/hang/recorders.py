@@ -63,10 +63,9 @@ def _asked(pid: int, rank: int, pipe: tuple[str, str] | None, deadline: float) -
     dump = _of_socket(pid, rank, deadline)
     if dump is not None or pipe is None:
         return dump
-    before = _written(pipe[1])
-    if not _tell(pipe[0]):
-        return None
-    while time.monotonic() < deadline:
+    before, told = _written(pipe[1]), False
+    while Path(pipe[0]).is_fifo() and time.monotonic() < deadline:
+        told = told or _tell(pipe[0])  # while it writes a record it reads no pipe
         time.sleep(0.1)
         with suppress(NoDump):  # it is being written
             if _written(pipe[1]) > before:
@@ -138,8 +137,6 @@ def trimmed(dump: Dump) -> Dump:
 
 def _tell(pipe: str) -> bool:
     try:
-        if not Path(pipe).is_fifo():
-            return False
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # fails where no process reads it
     except OSError:
         return False

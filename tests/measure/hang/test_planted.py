@@ -21,7 +21,8 @@ from tests.bench.hangs import FAULTS, JOB, Nursery, asked, planted, right
 from tests.conftest import ROOT
 
 RECORDS = sorted((ROOT / "tests" / "fixtures" / "hangs").glob("*.json"))
-SAMPLE = FAULTS if os.environ.get("RLCHECK_EXPLORE") else ("shape", "engine")
+EACH = [(fault, odd) for fault in FAULTS for odd in (1, 2)]
+SAMPLE = EACH if os.environ.get("RLCHECK_EXPLORE") else [("shape", 1), ("engine", 2)]
 """Of those that are planted anew; all of them with RLCHECK_EXPLORE=1, or by `python -m tests.bench.hangs`."""
 START_S = 120.0
 
@@ -47,12 +48,11 @@ def nursery() -> Iterator[Nursery]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("odd", [1, 2])
-@pytest.mark.parametrize("fault", SAMPLE)
+@pytest.mark.parametrize(("fault", "odd"), SAMPLE)
 def test_a_planted_hang_is_named_and_left_as_it_was(fault: str, odd: int, nursery: Nursery, tmp_path: Path) -> None:
     with planted(fault, odd, 9, tmp_path, nursery=nursery) as running:
         code, report, _ = asked(running[-1].pid, 3.0)
-        assert right(fault, odd, code, report), report
+        assert right(fault, odd, code, report), (code, report["hang"], report["notes"], report["families"])
         assert all(process.poll() is None for process in running)
 
 
@@ -60,7 +60,7 @@ def test_a_planted_hang_is_named_and_left_as_it_was(fault: str, odd: int, nurser
 def test_under_torchrun_the_rank_that_left_the_step_is_named() -> None:
     """The launcher waits for all of its ranks, and is no culprit."""
     with tempfile.TemporaryDirectory() as name:
-        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", str(JOB)]
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(JOB)]
         environ = {**os.environ, "HANG_DIR": name, "HANG_BACKEND": "gloo", "OMP_NUM_THREADS": "1",
                    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{name}/a", "TORCH_FR_DUMP_TEMP_FILE": f"{name}/f"}  # fmt: skip
         launcher = subprocess.Popen(
