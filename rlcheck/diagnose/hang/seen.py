@@ -18,6 +18,8 @@ _LOOPS = re.compile(r"/(base_events|socketserver|server|connection|pool|process)
 _JOINS = re.compile(r"/(threading|futures/_base)\.py:")
 """Files of the innermost frames of a thread that has nothing to do, of loops that others call for that, and of one that
 waits for another thread."""
+_MEETS = re.compile(r"torch/distributed/(rendezvous|elastic/)")
+"""A rank that waits for all others to come polls their store: it wakes up often, and stands still."""
 
 
 def who(one: Process) -> str:
@@ -79,7 +81,9 @@ def goes_on(one: Process) -> bool:
 
 def restless(one: Process) -> bool:
     """Whether a rank goes to sleep and wakes up often, in one place: who hangs in a call sleeps once."""
-    return one.rank is not None and not one.hindrance and one.wakes_per_s > _RESTLESS_PER_S
+    if one.rank is None or one.hindrance or one.wakes_per_s <= _RESTLESS_PER_S:
+        return False
+    return not any(_MEETS.search(frame) for thread in working(one) for frame in thread.frames[:8])
 
 
 def moves(one: Process) -> bool:

@@ -129,8 +129,10 @@ def cost(job: Job, pairs: int) -> dict[str, float]:
     """Medians of steps with the clock of collectives and without, in turn."""
     with_it: Callable[..., Any] = TimedAllGather.__call__
 
-    def without(self: TimedAllGather, output: Tensor, source: Tensor, group: Any, async_op: bool = False) -> Any:
-        return dist.all_gather_into_tensor(output, source, group=group, async_op=async_op)
+    def without(
+        self: TimedAllGather, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
+    ) -> Any:
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number in range(2 * pairs):

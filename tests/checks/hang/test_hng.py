@@ -81,6 +81,21 @@ def test_ranks_that_wake_up_in_their_calls_go_from_one_to_the_next() -> None:
     assert [one.rank for one in hang.culprits] == [2]
 
 
+def test_a_rank_that_polls_for_the_others_to_come_stands_still() -> None:
+    """As it was seen of two ranks with NCCL, one of which never started."""
+    frames = (
+        "torch/distributed/rendezvous.py:199 in _create_c10d_store",
+        "torch/distributed/rendezvous.py:280 in _env_rendezvous_handler",
+        "torch/distributed/distributed_c10d.py:1831 in init_process_group",
+        "job/train.py:86 in main",
+    )
+    look = (Thread(tid=902, frames=frames),)
+    alone = Process(pid=902, role="", rank=0, world=2, looks=(look, look, look), cpu_share=0.02, wakes_per_s=287.4)
+    hang = judge(HangFacts(processes=(alone,), watched_s=6.0, missing=(1,))).hang
+    assert hang is not None
+    assert [(one.rank, one.kind) for one in hang.culprits] == [(1, "gone")]
+
+
 def test_a_controller_that_waits_in_ray_for_an_actor_of_another_node_is_no_culprit() -> None:
     frames = ("ray/_private/worker.py:3237 in wait", "job/train.py:9 in main")
     look = (Thread(tid=7, frames=frames),)
