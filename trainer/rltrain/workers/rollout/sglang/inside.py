@@ -47,9 +47,9 @@ def answer(runner: Any, text: str) -> tuple[bool, str]:
 
 def _inside(runner: Any) -> Inside:
     """The one of this process, made at the first call."""
-    if not hasattr(runner, "rltrain_inside"):
-        runner.rltrain_inside = Inside(runner)
-    return runner.rltrain_inside
+    if id(runner) not in _INSIDES:
+        _INSIDES[id(runner)] = Inside(runner)
+    return _INSIDES[id(runner)]
 
 
 class Inside:
@@ -124,3 +124,7 @@ def _kinds() -> Kinds:
         linear.RowParallelLinear,
         VocabParallelEmbedding,
     )
+
+
+_INSIDES: dict[int, Inside] = {}
+"""By the model runner, of which a process has one."""
