@@ -82,7 +82,7 @@ def calls_match(facts: Facts) -> Verdict:
     return _verdict(facts, _CALLS, "the same call on all ranks")
 
 
-@check("HNG004", "A collective that all have called ends", needs=("hang",), playbook="job-call-does-not-end",
+@check("HNG004", "A collective that all have called ends", needs=("hang",), playbook="job-calls-differ",
        problem="The job stands still in a call that all of its ranks have made")  # fmt: skip
 def calls_end(facts: Facts) -> Verdict:
     """Looks whether all ranks are in one call that none of them leaves.

@@ -75,7 +75,7 @@ SHELLS = (
         ("pass", "info"),
     ),
     Case("limits of a shell", "SYS007", "stack-limit", "ulimit -s", limit("ulimit -Ss 1024")),
-    Case("limits of a shell", "SYS008", "address-space-limit", "ulimit -v", limit("ulimit -Sv 60000000")),
+    Case("limits of a shell", "SYS008", "stack-limit", "ulimit -v", limit("ulimit -Sv 60000000")),
     Case("limits of a shell", "SYS006", "core-dumps-fill-disk", "ulimit -c", core_files),
     Case(
         "compile caches",

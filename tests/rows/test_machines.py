@@ -230,4 +230,4 @@ def test_where_the_words_of_workers_are() -> None:
     done = rlcheck("env", "--select", "RAY", env={"RAY_LOG_TO_DRIVER": "0"})
     says_of(done, "RAY009", "the driver shows no output of its workers", "unset RAY_LOG_TO_DRIVER")
     says(rlcheck("explain", "ray-driver-logs"), "`ray job logs` when the driver itself shows nothing")
-    says(rlcheck("explain", "ray-debugger"), "runtime_env={'env_vars': …}", "Ray 2.39 or later")
+    says(rlcheck("explain", "ray-test-switches"), "runtime_env={'env_vars': …}", "Ray 2.39 or later")

@@ -18,7 +18,7 @@ _SLOW = (
 _FAULTS = ("RAY_testing_rpc_failure", "RAY_testing_asio_delay_us")
 
 
-@check("RAY005", "The two Ray debuggers are not mixed", needs=("environ",), playbook="ray-debugger",
+@check("RAY005", "The two Ray debuggers are not mixed", needs=("environ",), playbook="ray-test-switches",
        problem="Failing Ray tasks wait for the old debugger")  # fmt: skip
 def debugger_conflict(facts: Facts) -> Verdict:
     """Looks for the old debugger and post-mortem debugging at the same time.
@@ -41,7 +41,7 @@ def debugger_conflict(facts: Facts) -> Verdict:
     return passed("not both are set")
 
 
-@check("RAY006", "Ray's debugger can work", needs=("environ", "python"), playbook="ray-debugger",
+@check("RAY006", "Ray's debugger can work", needs=("environ", "python"), playbook="ray-test-switches",
        caused_by=("RAY005",),
        problem="Ray's debugger cannot work")  # fmt: skip
 def debugger_usable(facts: Facts) -> Verdict:

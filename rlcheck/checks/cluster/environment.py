@@ -19,7 +19,8 @@ def _matters(name: str) -> bool:
     return name in rules.matter_exact or name.startswith(rules.matter)
 
 
-@check("RAY057", "The nodes' environment variables agree", needs=("cluster",), playbook="environment-differs")
+@check("RAY057", "The nodes' environment variables agree", needs=("cluster",), playbook="environment-differs",
+       problem="The nodes run with different environment variables")  # fmt: skip
 def environment(facts: Facts) -> Verdict:
     """Compares the variables that libraries act on over all nodes.
 

@@ -60,7 +60,8 @@ def cards(facts: Facts) -> Verdict:
     )  # fmt: skip
 
 
-@check("RAY061", "The nodes' limits are alike", needs=("cluster",), playbook="limits-differ-across-nodes")
+@check("RAY061", "The nodes' limits are alike", needs=("cluster",), playbook="environment-differs",
+       problem="The nodes' limits differ")  # fmt: skip
 def limits(facts: Facts) -> Verdict:
     """Compares locked memory and open files, as the processes of the node have them.
 

@@ -80,7 +80,8 @@ def head_versions(facts: Facts) -> Verdict:
 
 
 @check("RAY039", "The head's port is bound as a cluster needs it", needs=("reach.route",), playbook="ray-head-binding",
-       caused_by=("RAY035",))  # fmt: skip
+       caused_by=("RAY035",),
+       problem="The head's port is open to too few or to too many")  # fmt: skip
 def head_binding(facts: Facts) -> Verdict:
     """Looks, on the head itself, who holds the port and for whom it is open.
 

@@ -79,7 +79,7 @@ def head_name(facts: Facts) -> Verdict:
     return passed(f"{found.name} is {', '.join(found.addresses[:4])}")
 
 
-@check("RAY032", "There is a route to the head", needs=("reach.route",), playbook="ray-head-route",
+@check("RAY032", "There is a route to the head", needs=("reach.route",), playbook="ray-head-name",
        caused_by=("RAY031",),
        problem="There is no usable route to the head")  # fmt: skip
 def head_route(facts: Facts) -> Verdict:

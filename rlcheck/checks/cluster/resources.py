@@ -26,7 +26,8 @@ def _registered(facts: Facts, name: str) -> dict[str, float]:
     return {m.name: m.registered.resources.get(name, 0.0) for m in alive(facts) if m.registered is not None}
 
 
-@check("RAY051", "The nodes' GPUs are alike", needs=("cluster",), playbook="gpus-differ-across-nodes")
+@check("RAY051", "The nodes' GPUs are alike", needs=("cluster",), playbook="gpus-differ-across-nodes",
+       problem="The nodes have different GPUs")  # fmt: skip
 def gpus_alike(facts: Facts) -> Verdict:
     """Compares number and model of the GPUs over the nodes that have any.
 

@@ -72,7 +72,7 @@ def default_cluster(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY015", "No other user's Ray runs here", needs=("ray.processes",), playbook="ray-several-instances",
+@check("RAY015", "No other user's Ray runs here", needs=("ray.processes",), playbook="ray-already-running",
        problem="Another user's Ray runs on this machine")  # fmt: skip
 def other_users(facts: Facts) -> Verdict:
     """Looks for Ray processes of other users.
@@ -97,7 +97,8 @@ def other_users(facts: Facts) -> Verdict:
     )
 
 
-@check("RAY016", "No Ray is running here yet", needs=("ray.processes",), playbook="ray-already-running")
+@check("RAY016", "No Ray is running here yet", needs=("ray.processes",), playbook="ray-already-running",
+       problem="A Ray is running here already")  # fmt: skip
 def already_running(facts: Facts) -> Verdict:
     """Reports which Ray is running on this machine.
 
@@ -153,7 +154,8 @@ def port_taken(facts: Facts) -> Verdict:
 
 
 @check("RAY018", "The dashboard is not open to the network", needs=("ray.listeners", "environ"),
-       playbook="ray-open-dashboard")  # fmt: skip
+       playbook="ray-head-binding",
+       problem="The Ray dashboard is open to the network")  # fmt: skip
 def open_dashboard(facts: Facts) -> Verdict:
     """Looks at the address that Ray's dashboard listens on.
 

@@ -62,7 +62,7 @@ def _listed(here: tuple[NcclPlugin, ...]) -> str:
     return ", ".join(plugin.path for plugin in here[:6]) or "none"
 
 
-@check("NCL029", "The files that NCCL variables name exist", needs=("nccl",), playbook="nccl-named-file-missing",
+@check("NCL029", "The files that NCCL variables name exist", needs=("nccl",), playbook="nccl-plugin-missing",
        problem="A file that an NCCL variable names does not exist")  # fmt: skip
 def named_files(facts: Facts) -> Verdict:
     """Looks for the files in NCCL_TOPO_FILE, NCCL_GRAPH_FILE, tuner settings and VLLM_NCCL_SO_PATH.

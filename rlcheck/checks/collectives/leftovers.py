@@ -243,7 +243,8 @@ def fixed_meeting_point(facts: Facts) -> Verdict:
 
 
 @check("NCL018", "NCCL may cross rails as this fabric allows", needs=("environ", "network.rdma"),
-       playbook="nccl-cross-nic")  # fmt: skip
+       playbook="nccl-tuning-left-over",
+       problem="Rings may cross network rails")  # fmt: skip
 def cross_nic(facts: Facts) -> Verdict:
     """Reports NCCL_CROSS_NIC on machines with several RDMA cards.
 

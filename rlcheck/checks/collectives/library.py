@@ -105,7 +105,7 @@ def copies_agree(facts: Facts) -> Verdict:
     return passed(f"torch takes its own; installed are {text}", details=lines)
 
 
-@check("NCL003", "One NCCL package is installed", needs=("python",), playbook="nccl-two-packages",
+@check("NCL003", "One NCCL package is installed", needs=("python",), playbook="nccl-foreign-library",
        problem="Two NCCL packages are installed")  # fmt: skip
 def one_package(facts: Facts) -> Verdict:
     """Looks for two NCCL distributions in one Python environment.

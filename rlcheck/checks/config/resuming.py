@@ -71,7 +71,7 @@ def epochs_cases(run: ConfigFacts, rows: int) -> Iterator[Case]:
         yield Case("warn", "total_epochs", f"at least {needed}, for {total} steps of {batch} prompts", found, needed)
 
 
-@check("CFG072", "Epochs last for the steps that are asked for", needs=("config",), playbook="epochs-end-first",
+@check("CFG072", "Epochs last for the steps that are asked for", needs=("config",), playbook="save-test-frequency",
        problem="The run ends before the steps that are asked for")  # fmt: skip
 def epochs(facts: Facts) -> Verdict:
     """Compares total_training_steps with the steps of total_epochs, where the number of rows is known.

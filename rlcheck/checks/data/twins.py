@@ -35,7 +35,7 @@ def repeated(facts: Facts) -> Verdict:
     return passed("each prompt once")
 
 
-@check("DAT024", "No prompt has two answers", needs=("data",), playbook="data-contradiction",
+@check("DAT024", "No prompt has two answers", needs=("data",), playbook="data-twins",
        problem="A prompt has two answers")  # fmt: skip
 def contradictions(facts: Facts) -> Verdict:
     """Compares the ground truths of rows with the same prompt.

@@ -109,7 +109,8 @@ def weights_are_all_taken(facts: Facts) -> Verdict:
 
 
 @check("DRF003", "The engine's weights are those of the last step", needs=NEEDS, playbook="drift-weights-late",
-       caused_by=("DRF001", "DRF002", "RUN057"))  # fmt: skip
+       caused_by=("DRF001", "DRF002", "RUN057"),
+       problem="The engine's weights are some steps old")  # fmt: skip
 def weights_are_of_the_last_step(facts: Facts) -> Verdict:
     """Samples come from the weights of the last update, or from as old ones as the config allows.
 

@@ -92,7 +92,7 @@ def memory_free(facts: Facts) -> Verdict:
     )
 
 
-@check("GPU030", "All GPUs are of one model", needs=("nvidia.devices",), playbook="mixed-gpu-models",
+@check("GPU030", "All GPUs are of one model", needs=("nvidia.devices",), playbook="gpus-differ-across-nodes",
        problem="The GPUs are of different models or sizes")  # fmt: skip
 def one_model(facts: Facts) -> Verdict:
     """Compares the GPUs' models and memory sizes.

@@ -66,7 +66,8 @@ def locks_work(facts: Facts) -> Verdict:
     return fail("a file system with flock under the cache", found, evidence=proof)
 
 
-@check("HFC003", "Snapshots can be symbolic links", needs=("hub.write_test",), playbook="hf-cache-no-symlinks")
+@check("HFC003", "Snapshots can be symbolic links", needs=("hub.write_test",), playbook="hf-cache-no-locks",
+       problem="The cache is on a file system without symbolic links")  # fmt: skip
 def symlinks_work(facts: Facts) -> Verdict:
     """Makes a symbolic link next to the cache.
 
@@ -89,7 +90,8 @@ def symlinks_work(facts: Facts) -> Verdict:
     )
 
 
-@check("HFC004", "The cache belongs to this user", needs=("hub.cache",), playbook="hf-cache-owner")
+@check("HFC004", "The cache belongs to this user", needs=("hub.cache",), playbook="hf-foreign-locks",
+       problem="The cache belongs to another user")  # fmt: skip
 def cache_owner(facts: Facts) -> Verdict:
     """Compares the owner of the cache with the user that runs.
 

@@ -26,7 +26,11 @@ def _cut(contents: CacheContents) -> tuple[str, ...]:
 
 
 @check(
-    "HFC006", "No lock file in the cache belongs to another user", needs=("hub.contents",), playbook="hf-foreign-locks"
+    "HFC006",
+    "No lock file in the cache belongs to another user",
+    needs=("hub.contents",),
+    playbook="hf-foreign-locks",
+    problem="Lock files in the cache belong to others",
 )
 def foreign_locks(facts: Facts) -> Verdict:
     """Looks for lock files in the cache that this user cannot open for writing.

@@ -61,7 +61,8 @@ def _fault(setting: PathSetting, old_hub: bool) -> str:
     return "relative to the working directory of each process" if setting.relative else ""
 
 
-@check("HFC012", "No outdated cache variable is set", needs=("environ",), playbook="transformers-cache-ignored")
+@check("HFC012", "No outdated cache variable is set", needs=("environ",), playbook="hf-variables",
+       problem="An outdated cache variable is set")  # fmt: skip
 def legacy_variables(facts: Facts) -> Verdict:
     """Looks for the cache variables of the past.
 

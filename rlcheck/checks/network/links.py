@@ -60,7 +60,8 @@ def equal_mtu(facts: Facts) -> Verdict:
     )
 
 
-@check("NET021", "Network cards with an address have a link", needs=("network.interfaces",), playbook="nic-down")
+@check("NET021", "Network cards with an address have a link", needs=("network.interfaces",), playbook="rdma-link-down",
+       problem="A configured network card has no link")  # fmt: skip
 def cards_with_link(facts: Facts) -> Verdict:
     """Finds network cards that are configured but have no link.
 

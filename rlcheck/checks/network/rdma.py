@@ -92,7 +92,8 @@ def subnet_manager(facts: Facts) -> Verdict:
     )
 
 
-@check("NET003", "Every RDMA port has a link", needs=("network.rdma",), playbook="rdma-link-down")
+@check("NET003", "Every RDMA port has a link", needs=("network.rdma",), playbook="rdma-link-down",
+       problem="An RDMA port has no link")  # fmt: skip
 def physical_link(facts: Facts) -> Verdict:
     """Finds RDMA ports without a link on machines where the same card elsewhere has one.
 

@@ -136,7 +136,7 @@ def automatic_interface(facts: Facts) -> Verdict:
     )
 
 
-@check("NET017", "There is a network beyond the loopback", needs=("network.interfaces",), playbook="loopback-only",
+@check("NET017", "There is a network beyond the loopback", needs=("network.interfaces",), playbook="default-route",
        problem="There is no network beyond the loopback")  # fmt: skip
 def beyond_loopback(facts: Facts) -> Verdict:
     """Looks for any interface besides the loopback that is up and has an address.

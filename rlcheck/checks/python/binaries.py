@@ -145,6 +145,7 @@ def symbols(facts: Facts) -> Verdict:
     needs=("python",),
     playbook="library-not-found",
     caused_by=("ENV010", "ENV011", "ENV012", "ENV013", "ENV014", "ENV017", "ENV048"),
+    problem="A shared library of a compiled package is not found",
 )
 def libraries(facts: Facts) -> Verdict:
     """Looks for shared libraries that compiled packages need and that the dynamic linker would not find.

@@ -79,8 +79,13 @@ def known_bad(facts: Facts) -> Verdict:
 
 
 @check(
-    "ENV034", "Packages work with transformers 5", needs=("python",), playbook="transformers-5", caused_by=("ENV006",)
-)  # fmt: skip
+    "ENV034",
+    "Packages work with transformers 5",
+    needs=("python",),
+    playbook="transformers-mismatch",
+    caused_by=("ENV006",),
+    problem="A package breaks with transformers 5",
+)
 def transformers_5(facts: Facts) -> Verdict:
     """Looks for packages that break with transformers 5 although they do not declare it.
 

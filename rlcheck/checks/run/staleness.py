@@ -17,7 +17,14 @@ _BOUNDS = ("max_off_policy_steps", "rollout.max_head_offpolicyness", "trainer.fu
 _STALE, _DROPPED = "fully_async/count/stale_samples_processed", "fully_async/count/dropped_stale_samples"
 
 
-@check("RUN055", "Samples are as fresh as the method allows", needs=NEEDS, playbook="stale-samples", caused_by=SYNC)
+@check(
+    "RUN055",
+    "Samples are as fresh as the method allows",
+    needs=NEEDS,
+    playbook="drift-weights-late",
+    caused_by=SYNC,
+    problem="Samples are older than the method allows",
+)
 def staleness(facts: Facts) -> Verdict:
     """Compares the age of samples, in updates of the policy, with what is allowed.
 

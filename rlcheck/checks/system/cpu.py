@@ -112,7 +112,8 @@ def slurm_cpus(facts: Facts) -> Verdict:
     return passed(f"the step may use {allowed} processors", evidence=proof)
 
 
-@check("SYS018", "The processors are near the GPUs", needs=("system.cpu.allowed",), playbook="numa-affinity")
+@check("SYS018", "The processors are near the GPUs", needs=("system.cpu.allowed",), playbook="numa-affinity",
+       problem="The processors are on another memory node than the GPUs")  # fmt: skip
 def numa_affinity(facts: Facts) -> Verdict:
     """Compares the memory nodes (NUMA) of the allowed processors with those of the GPUs.
 

@@ -38,7 +38,8 @@ def huge_pages(facts: Facts) -> Verdict:
 
 
 @check("SYS020", "The kernel does not move memory between nodes", needs=("system.cpu.numa_balancing",),
-       playbook="numa-balancing-on")  # fmt: skip
+       playbook="numa-affinity",
+       problem="Automatic NUMA balancing is on")  # fmt: skip
 def numa_balancing(facts: Facts) -> Verdict:
     """Looks for automatic NUMA balancing on a GPU machine with several memory nodes.
 

@@ -208,7 +208,8 @@ def stack(facts: Facts) -> Verdict:
     return passed(f"the stack limit is {size_text(limit.soft)}", evidence=proof)
 
 
-@check("SYS008", "Address space is not limited", needs=("system.limits.address_space",), playbook="address-space-limit")
+@check("SYS008", "Address space is not limited", needs=("system.limits.address_space",), playbook="stack-limit",
+       problem="Address space is limited")  # fmt: skip
 def address_space(facts: Facts) -> Verdict:
     """Looks at `ulimit -v`.
 

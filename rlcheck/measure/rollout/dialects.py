@@ -124,7 +124,7 @@ class OpenAi:
 class Vllm(OpenAi):
     """vLLM. /tokenize renders templates.
 
-    Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html and vllm/entrypoints of 0.26 and 0.32.
+    Source: https://docs.vllm.ai/en/latest/cli/serve/ and vllm/entrypoints of 0.26 and 0.32.
     """
 
     engine = "vllm"
