@@ -28,6 +28,7 @@ from rlcheck.measure.machine.registry import PROBES, Probe
 from rlcheck.measure.memory.summary import data as memory_data
 from rlcheck.playbook import DIRECTORY, Library
 from rlcheck.report.by_family import exhibits, family_lines
+from rlcheck.report.topics.config import config_data
 
 
 class SelectionError(UserError):
@@ -214,7 +215,11 @@ def failed(report: Report, *notes: str, next: Next | None = None) -> Report:
 def _computed(nodes: tuple[Facts, ...]) -> dict[str, Any]:
     """What programs read of the report besides its findings."""
     memory = next((facts.memory.value for facts in nodes if facts.memory.value is not None), None)
-    return {} if memory is None else {"memory": memory_data(memory)}
+    run = next((facts.config.value for facts in nodes if facts.config.value is not None), None)
+    return {
+        **({} if memory is None else {"memory": memory_data(memory)}),
+        **({} if run is None else {"config": config_data(run)}),
+    }
 
 
 def measured(checks: Iterable[Check], facts: Facts, named: Iterable[str] = ()) -> tuple[Check, ...]:

@@ -310,20 +310,34 @@ class PathFacts(Struct, frozen=True):
     problem: str = ""
 
 
+class KeyTable(Struct, frozen=True):
+    """The keys that a config was held against: where they were read, when that was published, days since then."""
+
+    source: str = ""
+    date: str = ""
+    age_days: int | None = None
+
+
 class ConfigFacts(Struct, frozen=True):
     """A config that was read. `values`: every key of the framework by its dotted name, defaults filled in;
-    `given`: places of the keys that the user wrote; `fallbacks`: what was assumed because the config leaves it open."""
+    `given`: places of the keys that the user wrote; `fallbacks`: what was assumed because the config leaves it open.
+
+    `without`: fields of `spec`, by their dotted paths, that have no value, and why: the framework has no such setting
+    (absent), or its config does not say. What `spec` holds there means nothing; `rlcheck.facts.asking` guards it.
+    """
 
     framework: str = ""
-    """rltrain, verl, or spec."""
+    """rltrain, verl, spec, or a trainer of `rlcheck/data/trainers`."""
     version: str = ""
     """Of the framework, whose defaults were taken."""
     unsure_keys: str = ""
     """Why the framework may have other keys than those that are known, in a sentence; "" where it does not."""
     source: str = ""
     spec: RunSpec = RunSpec()
+    without: dict[str, Missing] = {}
     values: dict[str, Any] = {}
     given: dict[str, Place] = {}
+    table: KeyTable = KeyTable()
     problems: tuple[KeyProblem, ...] = ()
     notes: tuple[str, ...] = ()
     models: dict[str, Fact[ModelFacts]] = {}

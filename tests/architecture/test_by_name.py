@@ -13,6 +13,7 @@ BY_NAME = {
     "rlcheck/diagnose/decode.py": "decoders, one module a topic",
     "rlcheck/diagnose/needed.py": "the parser of regular expressions, which has moved",
     "rlcheck/doctor/settings.py": "tomllib, or tomli",
+    "rlcheck/measure/config/trainers/__init__.py": "the module of each trainer",
     "rlcheck/measure/machine/python.py": "the scanner, which otherwise runs elsewhere",
     "rlcheck/measure/machine/registry.py": "the probe of a section",
     "rlcheck/remote/agent/boot.py": "a part of the agent, sent along",

@@ -24,7 +24,8 @@ COPIED = (
     "rlcheck", "playbooks", "trainer/rltrain", "docs/trainer", "tests/__init__.py", "tests/conftest.py",
     "tests/every.py", "tests/warm.py", "tests/tools", "tests/rows", "README.md",
     "tests/checks", "tests/architecture", "tests/trainer/algos", "tests/trainer/workers/rollout/conftest.py",
-    "tests/measure/run", "tests/fixtures/diagnose", "tests/trainer/__init__.py", "tests/measure/__init__.py",
+    "tests/measure/run", "tests/measure/config/trainers", "docs/trainers.md", "tests/fixtures/diagnose",
+    "tests/trainer/__init__.py", "tests/measure/__init__.py",
 )  # fmt: skip
 SECTION = re.compile(r"^### (?P<title>[^\n:]+): (?P<number>\d) files?\n(?P<text>.*?)(?=^##)", re.M | re.S)
 RECIPE = "trainer/rltrain/recipes/toy-ppo.yaml"
@@ -171,6 +172,34 @@ def test_a_family(scratch: Scratch) -> None:
     assert "WLK001" in scratch.run("-m", "rlcheck", "env", "--facts", "facts.json", code=None)
     assert "# WLK: Walks" in scratch.run("-c", f"{PAGES}print(p.family_page('WLK'))")
     scratch.run("-c", TESTED.format("WLK001"))
+
+
+def test_a_trainers_configs(scratch: Scratch) -> None:
+    scratch.write(walks.TRAINER)
+    source = scratch.root / "walker" / "train.py"
+    source.parent.mkdir()
+    options = {
+        "num_gpus": "type=int, default=8",
+        "num_samples": "type=int, default=4",
+        "rate": "type=float, default=1e-6",
+    }
+    lines = [f"parser.add_argument('--{name}', {words})" for name, words in options.items()]
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for words in (
+        ("init", "-q"),
+        ("add", "walker"),
+        ("-c", "user.name=w", "-c", "user.email=w@w", "commit", "-qm", "w"),
+    ):
+        subprocess.run(["git", "-C", str(scratch.root), *words], check=True, capture_output=True)
+    scratch.run("-m", "tests.tools.trainer_keys", "walker", f"{scratch.root}@HEAD")
+    run = scratch.root / "run.sh"
+    run.write_text("python -m walker.train --rate 5e-7 --num_sample 4 --nun_gpus 2\n", encoding="utf-8")
+    found = scratch.run("-m", "rlcheck", "config", str(run), "--no-fs", code=1)
+    assert "nun_gpus: unknown key; did you mean num_gpus?" in found
+    assert re.search(r"keys of Walker HEAD: example/walker@\w+", found)
+    assert "8 GPUs" in found
+    run.write_text("python -m walker.train --rate 5e-7 --num_gpus 2\n", encoding="utf-8")
+    assert "the config does not say" in scratch.run("-m", "rlcheck", "config", str(run), "--no-fs")
 
 
 def undocumented(root: Path, estimators: Iterable[str], engines: Iterable[str]) -> list[str]:

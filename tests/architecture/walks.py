@@ -235,6 +235,57 @@ FAMILY = Walk(
     },
 )  # fmt: skip
 
+_TRAINER = '''"""Walker."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rlcheck.measure.config.config import Config
+from rlcheck.measure.config.trainer import Trainer
+
+
+def _derive(config: Config) -> dict[str, Any]:
+    return {"nodes": 1, "device": "cuda", "ref": False, "critic": False, "reward_model": False}
+
+
+TRAINER = Trainer(
+    name="walker",
+    title="Walker",
+    command=re.compile(r"walker\\.train"),
+    signs=("walker.train",),
+    kind="walk",
+    fields={"gpus_per_node": "num_gpus", "rollout.n": "num_samples", "actor.optim.lr": "rate"},
+    derive=_derive,
+)
+'''
+_TRAINER_CASES = '''"""Walker: a line, and no mistakes yet."""
+
+from tests.measure.config.trainers.planted import Cases
+
+CASES = Cases(configs={"run.sh": "python -m walker.train --rate 1e-6\\n"}, means={"run.sh": {"actor.optim.lr": 1e-6}},
+              mistakes=())
+'''
+_RECIPE = """def _walker(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    return {"train": arguments(source.text("walker/train.py") or "")}, {"walk": ["train"]}
+
+
+"""
+TRAINER = Walk(
+    bar=4,
+    new={
+        "rlcheck/measure/config/trainers/walker.py": _TRAINER,
+        "tests/measure/config/trainers/walker.py": _TRAINER_CASES,
+    },
+    rows={
+        "tests/tools/trainer_keys/recipes.py": (
+            ("RECIPES: Mapping", _RECIPE), ('    "trl": Recipe(', '    "walker": Recipe("example/walker", _walker),\n'),
+        ),
+        "docs/trainers.md": (("| TRL (GRPO", "| Walker | 0.1 | command line | yes | no | no | no | none |\n"),),
+    },
+)  # fmt: skip
+
 FIRST_CHECK = Walk(
     bar=2,
     new={
@@ -251,5 +302,6 @@ WALKS = {
     "An engine": ENGINE,
     "A metrics reader": READER,
     "A family": FAMILY,
+    "A trainer's configs": TRAINER,
 }
 """By their headings in CONTRIBUTING."""

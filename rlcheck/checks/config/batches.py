@@ -17,6 +17,7 @@ from rlcheck.measure.config.arithmetic import (
     nearest_divisor,
     next_multiple,
     samples_per_step,
+    stops,
     trained,
     value,
     who,
@@ -47,7 +48,7 @@ def step_cases(run: ConfigFacts) -> Iterator[Case]:
         fits = next_multiple(run.spec.data.train_batch_size, parts // math.gcd(parts, n))
         words = f"a number of samples that {parts} divides ({who(run)} refuses others)"
         found = f"{run.spec.data.train_batch_size} prompts × n={n} = {samples}"
-        yield Case("fail", _PROMPTS, words, found, fits)
+        yield Case(stops(run, "CFG010"), _PROMPTS, words, found, fits)
 
 
 @check("CFG010", "A step's samples fall evenly on the GPUs", needs=("config",), playbook="batch-arithmetic",
@@ -76,11 +77,11 @@ def mini_cases(run: ConfigFacts) -> Iterator[Case]:
             continue
         if mini > prompts:
             # With dynamic batches verl's own rule is silent: its first workers train one smaller mini batch, V1 pads.
-            severity = "warn" if role.dynamic_batch and (is_v1(run) or is_legacy(run)) else "fail"
+            severity = "warn" if role.dynamic_batch and (is_v1(run) or is_legacy(run)) else stops(run, "CFG011")
             words = f"at most train_batch_size={prompts} prompts ({who(run)} counts prompts, not samples)"
             yield Case(severity, field, words, str(mini), prompts)
         elif prompts % mini:
-            severity = "warn" if is_v1(run) or is_legacy(run) else "fail"
+            severity = "warn" if is_v1(run) or is_legacy(run) else stops(run, "CFG011")
             words = f"a divisor of train_batch_size={prompts}"
             yield Case(
                 severity, field, words, f"{mini}, with a rest of {prompts % mini}", nearest_divisor(prompts, mini)
@@ -91,12 +92,13 @@ def mini_cases(run: ConfigFacts) -> Iterator[Case]:
 def _ranks(run: ConfigFacts, role: RoleSpec, samples: int) -> Iterator[Case]:
     ranks, field = data_parallel(run, role), f"{role.name}.mini_batch_size"
     if samples < ranks:
-        yield Case("fail", field, f"at least one sample for each of {ranks} ranks", f"{samples} in a mini batch")
+        words = f"at least one sample for each of {ranks} ranks"
+        yield Case(stops(run, "CFG011"), field, words, f"{samples} in a mini batch")
     elif samples % ranks and run.framework != "rltrain":
         words = f"a number of samples that the {ranks} data-parallel ranks divide"
         found = f"{role.mini_batch_size} prompts × n={run.spec.rollout.n} = {samples}"
         # The first workers of verl round down: some samples of each mini batch end up in the next.
-        yield Case("warn" if is_legacy(run) else "fail", field, words, found)
+        yield Case("warn" if is_legacy(run) else stops(run, "CFG011"), field, words, found)
 
 
 @check("CFG011", "Mini batches fit into a step", needs=("config",), playbook="batch-arithmetic", caused_by=("CFG010",),
@@ -127,7 +129,7 @@ def micro_cases(run: ConfigFacts) -> Iterator[Case]:
         if part and part % role.micro_batch_size:
             words = f"a divisor of the {part} samples that a rank has of a mini batch"
             fits = nearest_divisor(part, role.micro_batch_size)
-            yield Case("fail", f"{role.name}.micro_batch_size", words, str(role.micro_batch_size), fits)
+            yield Case(stops(run, "CFG014"), f"{role.name}.micro_batch_size", words, str(role.micro_batch_size), fits)
     yield from _infer(run)
 
 
@@ -187,19 +189,18 @@ def micro_batches(facts: Facts) -> Verdict:
 def token_cases(run: ConfigFacts) -> Iterator[Case]:
     """Where passes are filled up to a number of tokens, one sample fits into a pass."""
     data = run.spec.data
-    longest = data.max_prompt_length + data.max_response_length
     critic = run.spec.critic if not is_verl(run) or is_legacy(run) else None  # since 0.8 no key limits the critic
     for role in (run.spec.actor, run.spec.ref, critic):
         if role is None or role.shares_actor:
             continue
-        limits = [("max_tokens", role.trained and role.dynamic_batch, role.max_tokens)]
-        limits.append(("infer_max_tokens", role.infer_dynamic_batch, role.infer_max_tokens))
-        for name, is_on, tokens in limits:
+        limits = [("max_tokens", role.trained and role.dynamic_batch), ("infer_max_tokens", role.infer_dynamic_batch)]
+        for name in (name for name, is_on in limits if is_on):
+            tokens, longest = getattr(role, name), data.max_prompt_length + data.max_response_length
             room = tokens * role.sharding.sequence_parallel
-            if is_on and room < longest:
+            if room < longest:
                 words = f"at least max_prompt_length + max_response_length = {longest} tokens"
                 found = f"{tokens}" + (f" × {role.sharding.sequence_parallel} ranks of a sequence" * (room > tokens))
-                severity = "warn" if is_verl(run) and not is_legacy(run) else "fail"
+                severity = "warn" if is_verl(run) and not is_legacy(run) else stops(run, "CFG015")
                 fits = -(-longest // max(role.sharding.sequence_parallel, 1))
                 yield Case(severity, f"{role.name}.{name}", words, found, fits)
 

@@ -9,7 +9,7 @@ from rlcheck.check import Verdict, check
 from rlcheck.checks.config.say import Case, conclude, config_of
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
-from rlcheck.measure.config.arithmetic import is_verl, who
+from rlcheck.measure.config.arithmetic import is_other, is_verl, who
 from rlcheck.measure.config.engines import names
 
 _LOADED_BY = ("external_lib", "VERL_USE_EXTERNAL_MODULES")
@@ -23,7 +23,7 @@ def _loads_code(facts: Facts, run: ConfigFacts) -> bool:
 
 def engine_cases(facts: Facts, run: ConfigFacts) -> Iterator[Case]:
     """Names that are no engine of the framework. rltrain's own choices are CFG005's."""
-    if run.framework == "rltrain":
+    if run.framework == "rltrain" or is_other(run):
         return
     known = names(run.framework)
     model = run.spec.reward_model

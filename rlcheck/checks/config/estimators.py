@@ -9,7 +9,7 @@ from rlcheck.check import Verdict, check
 from rlcheck.checks.config.say import Case, conclude, config_of, given
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
-from rlcheck.measure.config.arithmetic import is_v1, is_verl, value, who
+from rlcheck.measure.config.arithmetic import is_v1, is_verl, stops, value, who
 from rlcheck.measure.config.estimators import VERL, needs
 
 _TOKEN_BASELINE = ("optimal_token_baseline", "tir_optimal_token_baseline")
@@ -27,7 +27,7 @@ def estimator_cases(run: ConfigFacts) -> Iterator[Case]:
                    near[0] if near else None)  # fmt: skip
     if needs(name, "group") and spec.rollout.n < 2:
         # verl refuses one sample for grpo_passk alone; the others run, without a baseline.
-        severity = "warn" if is_verl(run) and name != "grpo_passk" else "fail"
+        severity = "warn" if is_verl(run) and name != "grpo_passk" else stops(run, "CFG024")
         words = f"n > 1: {name} compares the responses to one prompt"
         yield Case(severity, "rollout.n", words, str(spec.rollout.n), 8)
     # A plain file of fields that says nothing of an estimator asks for none.

@@ -9,7 +9,7 @@ from rlcheck.check import Verdict, check, evidence, fail, info, passed, warn
 from rlcheck.checks.config.say import config_of
 from rlcheck.facts.config import ConfigFacts, KeyProblem
 from rlcheck.facts.document import Facts
-from rlcheck.measure.config.arithmetic import at, is_verl, who
+from rlcheck.measure.config.arithmetic import at, is_other, is_verl, who
 
 Severity = Literal["fail", "warn", "info"]
 _ORDER: tuple[Severity, ...] = ("fail", "warn", "info")
@@ -74,7 +74,8 @@ def unknown_keys(facts: Facts) -> Verdict:
     """Looks up every key of the config among those of the framework, and names the nearest one.
 
     What it does:
-        Compares with the keys of the chosen verl release, with rltrain's schema, or with the fields of RunSpec. A verl
+        Compares with the keys of the chosen release of verl or of another trainer, with rltrain's schema, or with the
+        fields of RunSpec. A verl
         key that is added with a leading + is only doubted when it resembles another one. Of a release that is not
         known, and of a recipe with keys of its own, an unknown key is a warning.
 
@@ -92,7 +93,8 @@ def moved_keys(facts: Facts) -> Verdict:
     """Looks for keys that another release of the framework has, and says where they are in this one.
 
     What it does:
-        Compares with the keys of the releases 0.7.1 to 0.9.1 of verl and with rltrain's table of moved keys.
+        Compares with the keys of the releases 0.7.1 to 0.9.1 of verl, with rltrain's table of moved keys, and with the
+        tables of releases of other trainers.
 
     Why it matters:
         Scripts live longer than releases. An override of a key that has moved stops the launch; in a file no code reads
@@ -100,9 +102,10 @@ def moved_keys(facts: Facts) -> Verdict:
     """
     run = config_of(facts)
     found: list[tuple[Severity, KeyProblem]] = [
-        ("fail" if is_verl(run) and problem.place.text and not problem.place.text.startswith("+") else "warn", problem)
+        ("fail" if is_other(run) or (is_verl(run) and problem.place.text and not problem.place.text.startswith("+"))
+         else "warn", problem)
         for problem in _of(run, "moved")
-    ]
+    ]  # fmt: skip
     return _by_key(run, found, f"keys where {who(run)} has them", "no key has moved")
 
 
@@ -209,4 +212,4 @@ def syntax(facts: Facts) -> Verdict:
     """
     run = config_of(facts)
     found: list[tuple[Severity, KeyProblem]] = [("fail", problem) for problem in _of(run, "syntax")]
-    return _verdict(found, "each key once, each override in Hydra's grammar", "the file reads as it looks")
+    return _verdict(found, "each key once, and words that are options or overrides", "the file reads as it looks")

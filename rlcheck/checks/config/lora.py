@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from rlcheck.check import Verdict, check, passed, skip
 from rlcheck.checks.config.limits import limit, run_limits
 from rlcheck.checks.config.roles import Role, roles
-from rlcheck.checks.config.say import Case, conclude, config_of, unclear
+from rlcheck.checks.config.say import Case, conclude, config_of, for_verl_alone, unclear
 from rlcheck.facts.base import value_or, why_missing
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
@@ -95,7 +95,7 @@ def rank(facts: Facts) -> Verdict:
     Why it matters:
         A higher rank is refused at start. A rank between two of them costs the memory and time of the larger.
     """
-    run = config_of(facts)
+    for_verl_alone(run := config_of(facts))
     chosen = [role for role in _with_lora(run) if role.name == "actor"]
     if not chosen or not traits_of(run.spec.rollout.name).has_lora_ranks:
         return skip("no LoRA in vLLM")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlcheck.check import Verdict, check, unknown
-from rlcheck.checks.config.say import Case, conclude, config_of
+from rlcheck.checks.config.say import Case, conclude, config_of, for_verl_alone
 from rlcheck.facts.config import ConfigFacts, RoleSpec
 from rlcheck.facts.document import Facts
 from rlcheck.measure.config.arithmetic import is_legacy, is_verl, value, who, world_size
@@ -72,6 +72,7 @@ def micro_batch_keys(facts: Facts) -> Verdict:
     run = config_of(facts)
     if any(one.kind == "unresolved" and one.key.endswith("use_dynamic_bsz") for one in run.problems):
         return unknown("whether batches are dynamic is known to the shell alone")
+    for_verl_alone(run)
     return conclude(run, list(once_cases(run)), "every micro batch is given, once")
 
 

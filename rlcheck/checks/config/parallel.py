@@ -11,7 +11,7 @@ from rlcheck.checks.config.say import Case, conclude, config_of, given, unclear
 from rlcheck.facts.base import why_missing
 from rlcheck.facts.config import ConfigFacts, ModelFacts, RoleSpec
 from rlcheck.facts.document import Facts
-from rlcheck.measure.config.arithmetic import is_fsdp, is_legacy, nearest_divisor, roles, who, world_size
+from rlcheck.measure.config.arithmetic import is_fsdp, is_legacy, nearest_divisor, roles, stops, who, world_size
 
 HEADS, KV_HEADS = "num_attention_heads", "num_key_value_heads"
 
@@ -27,8 +27,9 @@ def sequence_cases(run: ConfigFacts) -> Iterator[Case]:
         if not role.model.remove_padding:
             words = f"use_remove_padding=True with sequence parallel ({who(run)} refuses it without)"
             yield Case(
-                "fail", field, words, f"size {sequence} and padding kept", True, f"{role.name}.model.remove_padding"
-            )
+                stops(run, "CFG016"), field, words, f"size {sequence} and padding kept", True,
+                f"{role.name}.model.remove_padding",
+            )  # fmt: skip
         if world % sequence:
             yield Case("fail", field, f"a divisor of the {world} GPUs", str(sequence), nearest_divisor(world, sequence))
         model = _model(run, role)
@@ -96,11 +97,11 @@ def shard_cases(run: ConfigFacts) -> Iterator[Case]:
     """Shards divide the GPUs; roles agree in what has to be alike."""
     actor, world = run.spec.actor, world_size(run)
     for role in roles(run):
-        shard, field = role.sharding.shard_size, f"{role.name}.sharding.shard_size"
         if not is_fsdp(role):
             continue
         if role.name == "ref" and is_legacy(run):
             continue  # its mesh is made with the actor's size
+        shard, field = role.sharding.shard_size, f"{role.name}.sharding.shard_size"
         if 1 < shard < world and world % shard:
             words = f"a divisor of the {world} GPUs"
             yield Case("fail", field, words, str(shard), nearest_divisor(world, shard))

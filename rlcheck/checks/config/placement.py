@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from rlcheck.check import Verdict, check, skip
-from rlcheck.checks.config.say import Case, conclude, config_of
+from rlcheck.checks.config.say import Case, conclude, config_of, for_verl_alone
 from rlcheck.facts.base import need
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
-from rlcheck.measure.config.arithmetic import is_verl, nearest_divisor, value, who, whole, world_size
+from rlcheck.measure.config.arithmetic import is_verl, nearest_divisor, stops, value, who, whole, world_size
 from rlcheck.measure.config.engines import VERL, traits_of
 
 _LOOPBACK = re.compile(r"(?:^|//|@)(?:localhost|127(?:\.\d{1,3}){3}|\[::1\]|0\.0\.0\.0)(?::\d+|/|$)", re.I)
@@ -42,9 +42,11 @@ def pool_cases(run: ConfigFacts) -> Iterator[Case]:
     found = f"{engine} GPUs an engine" if engine != tensor else str(tensor)
     if gpus % engine:
         words = f"engines that divide the {gpus} {whose} GPUs ({who(run)} refuses others)"
-        yield Case("fail", field, words, found, nearest_divisor(gpus, tensor) if engine == tensor else None)
+        yield Case(
+            stops(run, "CFG018"), field, words, found, nearest_divisor(gpus, tensor) if engine == tensor else None
+        )
     elif engine > per_node and engine % per_node:
-        yield Case("fail", field, f"engines of whole nodes, {per_node} GPUs each", found)
+        yield Case(stops(run, "CFG018"), field, f"engines of whole nodes, {per_node} GPUs each", found)
     elif engine < per_node and per_node % engine:
         words = f"a divisor of the {per_node} GPUs of a node, so that no engine straddles two"
         yield Case("warn", field, words, found, nearest_divisor(per_node, tensor) if engine == tensor else None)
@@ -76,9 +78,10 @@ def _wanted(run: ConfigFacts) -> int:
 
 def _pools(run: ConfigFacts) -> dict[str, int]:
     """Further pools of verl, and the GPUs of each."""
-    model, distillation = run.spec.reward_model, "distillation"
+    spec, distillation = run.spec, "distillation"
     teachers = whole(run, f"{distillation}.n_gpus_per_node") * whole(run, f"{distillation}.nnodes")
-    pools = {"a reward model": model.own_gpus if model is not None else 0,
+    own = {"a reference": spec.ref, "a critic": spec.critic, "a reward model": spec.reward_model}
+    pools = {**{name: role.own_gpus for name, role in own.items() if role is not None},
              "teachers": teachers if value(run, f"{distillation}.enabled", False) is True else 0}  # fmt: skip
     return {name: gpus for name, gpus in pools.items() if gpus > 0}
 
@@ -171,7 +174,8 @@ def rollout_mode(facts: Facts) -> Verdict:
     Why it matters:
         Scripts of 2025 set mode=sync, and verl now refuses it: "Rollout mode 'sync' has been removed".
     """
-    return conclude(run := config_of(facts), list(engine_mode_cases(run)), f"rollout.mode={run.spec.rollout.mode}")
+    for_verl_alone(run := config_of(facts))
+    return conclude(run, list(engine_mode_cases(run)), f"rollout.mode={run.spec.rollout.mode}")
 
 
 def split_cases(run: ConfigFacts) -> Iterator[Case]:
@@ -206,4 +210,5 @@ def other_sizes(facts: Facts) -> Verdict:
     Why it matters:
         Workers stop with an assertion when the rollout is built, after the actor has been loaded.
     """
-    return conclude(run := config_of(facts), list(split_cases(run)), "the engine's sizes are possible")
+    for_verl_alone(run := config_of(facts))
+    return conclude(run, list(split_cases(run)), "the engine's sizes are possible")

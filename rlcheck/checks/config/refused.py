@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from rlcheck.check import Verdict, check, evidence, fail, passed
 from rlcheck.checks.config import batches, estimators, parallel, placement, schedule
 from rlcheck.checks.config.say import Case, config_of, name_of
+from rlcheck.facts.base import FactMissingError
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
 from rlcheck.measure.config.arithmetic import at, who
@@ -19,19 +20,28 @@ _ALSO_HERE: tuple[Callable[[ConfigFacts], Iterator[Case]], ...] = (
 )  # fmt: skip
 
 
+def _said(rule: Callable[[ConfigFacts], Iterator[Case]], run: ConfigFacts) -> list[Case]:
+    """What RULE says of RUN; nothing where the config does not say what it needs."""
+    try:
+        return list(rule(run))
+    except FactMissingError:
+        return []
+
+
 @check("CFG008", "The framework accepts the config", needs=("config",), playbook="config-refused")
 def own_rules(facts: Facts) -> Verdict:
     """Reports what the framework itself refuses, in its own words.
 
     What it does:
         Asks rltrain's loader and rules, where rltrain is installed beside rlcheck; verl's own static rules are checks
-        of their own here (CFG010 to CFG029). What another check says of the same key is not said twice.
+        of their own here (CFG010 to CFG029). Of other trainers, applies what their code asserts at start. What another
+        check says of the same key is not said twice.
 
     Why it matters:
         Each of these lines ends a launch, and most frameworks stop at the first.
     """
     run = config_of(facts)
-    told = {name_of(run, case.field) for rule in _ALSO_HERE for case in rule(run) if case.status == "fail"}
+    told = {name_of(run, case.field) for rule in _ALSO_HERE for case in _said(rule, run) if case.status == "fail"}
     told |= {problem.key for problem in run.problems if problem.kind != "refused"}
     found = [problem for problem in run.problems if problem.kind == "refused" and problem.key not in told]
     if not found:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from rlcheck.check import Verdict, check
-from rlcheck.checks.config.say import Case, conclude, config_of
+from rlcheck.checks.config.say import Case, conclude, config_of, for_verl_alone
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
 from rlcheck.measure.config.arithmetic import is_verl, value, who, whole
@@ -52,7 +52,7 @@ def automatic(facts: Facts) -> Verdict:
     Why it matters:
         The run is restarted after a crash, begins at step 0 without an error, and saves over what was there.
     """
-    run = config_of(facts)
+    for_verl_alone(run := config_of(facts))
     return conclude(run, list(automatic_cases(run)), "nothing keeps a restarted run from its newest checkpoint")
 
 
@@ -83,7 +83,7 @@ def epochs(facts: Facts) -> Verdict:
         verl stops when either is reached. What it does at the last step (save, test) belongs to
         total_training_steps: where the epochs end first, steps after the last save_freq are lost.
     """
-    run = config_of(facts)
+    for_verl_alone(run := config_of(facts))
     data = facts.data.value
     known = data.num_rows("train") if data is not None and not data.most_rows else 0
     limit = run.spec.data.train_max_samples
@@ -113,7 +113,7 @@ def kept(facts: Facts) -> Verdict:
         verl deletes the earlier weights when the ranks have written the new ones, and then writes data order and
         tracker: a kill in between leaves a tracker that names what is gone, and a run that begins at step 0.
     """
-    run = config_of(facts)
+    for_verl_alone(run := config_of(facts))
     return conclude(run, list(kept_cases(run)), "more than one checkpoint is kept, or none is saved")
 
 
@@ -153,5 +153,5 @@ def contents(facts: Facts) -> Verdict:
     Why it matters:
         The first stops the resumed run; the second starts optimizer, schedule and random numbers over in silence.
     """
-    run = config_of(facts)
+    for_verl_alone(run := config_of(facts))
     return conclude(run, list(contents_cases(run)), "what is loaded is saved, and all of it is saved")

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rlcheck.check import Status, Verdict, evidence, info, passed
-from rlcheck.facts.base import Missing, MissingKind, need
+from rlcheck.facts.asking import asked
+from rlcheck.facts.base import FactMissingError, Missing, MissingKind, need
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
-from rlcheck.measure.config.fields import key_of, override, place_of
+from rlcheck.measure.config.arithmetic import is_other, who
+from rlcheck.measure.config.fields import can_set, key_of, override, place_of
 
 _RANK: tuple[Status, ...] = ("fail", "warn", "info")
 
@@ -30,8 +32,23 @@ class Case(NamedTuple):
 
 
 def config_of(facts: Facts) -> ConfigFacts:
-    """The run that was read."""
-    return need(facts.config)
+    """The run that was read.
+
+    Raises:
+        FactMissingError: none was; and later, where a check reads a field that the config does not say.
+    """
+    return asked(need(facts.config))
+
+
+def for_verl_alone(run: ConfigFacts) -> None:
+    """Skip a check whose rules are verl's alone, where another trainer runs the config.
+
+    Raises:
+        FactMissingError: it does.
+    """
+    if is_other(run):
+        reason = f"a rule of verl's; of {who(run)} none like it is known"
+        raise FactMissingError(Missing(kind=MissingKind.ABSENT, reason=reason))
 
 
 def name_of(run: ConfigFacts, field: str) -> str:
@@ -50,7 +67,7 @@ def conclude(run: ConfigFacts, cases: Sequence[Case], otherwise: str, params: di
         return passed(otherwise)
     head = min(cases, key=lambda case: _RANK.index(case.status))
     status: Status = head.status
-    fixes = [_override(run, case) for case in (head, *cases) if case.to is not None]
+    fixes = [_override(run, case) for case in (head, *cases) if _has_override(run, case)]
     filled = {**({"override": fixes[0]} if fixes else {}), **(params or {})}
     proof = tuple(evidence(f"config.spec.{case.field}", case.found, place_of(run, case.field)) for case in cases)
     details = tuple(_line(run, case, alone=len(cases) == 1) for case in cases)
@@ -75,7 +92,11 @@ def _line(run: ConfigFacts, case: Case, *, alone: bool) -> str:
     """Place, key, what is wrong (which the message says already, where there is no other case) and the override."""
     text = f"{place_of(run, case.field)}: {name_of(run, case.field)}"
     text += "" if alone else f": expected {case.expected}, found {case.found}"
-    return text if case.to is None else f"{text}; type {_override(run, case)}"
+    return f"{text}; type {_override(run, case)}" if _has_override(run, case) else text
+
+
+def _has_override(run: ConfigFacts, case: Case) -> bool:
+    return case.to is not None and can_set(run, case.also or case.field)
 
 
 def unclear(missing: Missing | None) -> Verdict | None:

@@ -8,7 +8,7 @@ from rlcheck.check import Verdict, check
 from rlcheck.checks.config.say import Case, conclude, config_of, given
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
-from rlcheck.measure.config.arithmetic import is_verl, who
+from rlcheck.measure.config.arithmetic import is_verl, stops, who
 
 
 def frequency_cases(run: ConfigFacts) -> Iterator[Case]:
@@ -51,7 +51,13 @@ def rows_cases(run: ConfigFacts) -> Iterator[Case]:
     if 0 < data.train_max_samples < data.train_batch_size:
         words = f"at most train_max_samples={data.train_max_samples} prompts"
         why = f" ({who(run)} drops the last, smaller batch: none is left)" if is_verl(run) else ""
-        yield Case("fail", "data.train_batch_size", words + why, str(data.train_batch_size), data.train_max_samples)
+        yield Case(
+            stops(run, "CFG028"),
+            "data.train_batch_size",
+            words + why,
+            str(data.train_batch_size),
+            data.train_max_samples,
+        )
 
 
 @check("CFG028", "The data has enough rows for a step", needs=("config",), playbook="batch-arithmetic",

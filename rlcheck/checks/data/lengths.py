@@ -26,6 +26,8 @@ def fits(facts: Facts) -> Verdict:
     section, lengths = data(facts), data(facts).lengths
     if not section.asked.framework:
         return skip("no config says how long a prompt may be")
+    if not section.asked.max_prompt_length:
+        return unknown("the config does not say how long a prompt may be")
     if lengths.problem:
         return unknown(f"lengths are not known in tokens: {lengths.problem}")
     if lengths.unit != "tokens":
@@ -72,6 +74,8 @@ def template(facts: Facts) -> Verdict:
         model without a template cannot take messages at all.
     """
     section, lengths = data(facts), data(facts).lengths
+    if not section.asked.max_prompt_length:
+        return unknown("the config does not say how long a prompt may be")
     if lengths.problem:
         return unknown(f"the template was not tried: {lengths.problem}")
     if lengths.unit != "tokens":

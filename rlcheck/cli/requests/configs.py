@@ -54,8 +54,8 @@ class SourceRequest:
         str,
         typer.Argument(
             metavar="[CONFIG]",
-            help="YAML of rltrain or verl, a recipe, a script or pasted line that starts a run, "
-            "or - for standard input.",
+            help="YAML of rltrain, verl or another trainer, a recipe, a script or pasted line that starts a run, "
+            "a Python file that makes a trainer's config, or - for standard input.",
         ),
     ] = ""
     overrides: OverridesArgument = ()

@@ -100,7 +100,8 @@ FrameworkOption = Annotated[
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Framework of the config (rltrain, verl, verl@0.8.0, spec), where rlcheck cannot see it.",
+        help="Framework of the config (rltrain, verl, openrlhf, trl, each also with @VERSION; spec), where rlcheck "
+        "cannot see it.",
     ),
 ]
 PromptKeyOption = Annotated[

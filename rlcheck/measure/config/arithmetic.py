@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from rlcheck.facts.config import ConfigFacts, Place, RoleSpec
+from rlcheck.measure.config.trainers import titled, trainer_of
 
 
 def is_verl(run: ConfigFacts) -> bool:
     """Whether verl runs this config."""
     return run.framework == "verl"
+
+
+def is_other(run: ConfigFacts) -> bool:
+    """Whether another trainer than rltrain and verl runs this config."""
+    return trainer_of(run.framework) is not None
+
+
+def stops(run: ConfigFacts, check: str) -> Literal["fail", "warn"]:
+    """How grave a rule of CHECK is that verl asserts: a warning for trainers that are not known to assert it."""
+    trainer = trainer_of(run.framework)
+    return "fail" if trainer is None or check in trainer.asserts else "warn"
 
 
 def is_legacy(run: ConfigFacts) -> bool:
@@ -25,7 +37,7 @@ def is_v1(run: ConfigFacts) -> bool:
 
 def who(run: ConfigFacts) -> str:
     """Who refuses, for a sentence: verl 0.9.1, rltrain, the run."""
-    return {"spec": "the run"}.get(run.framework) or " ".join(part for part in (run.framework, run.version) if part)
+    return {"spec": "the run"}.get(run.framework) or " ".join(filter(None, (titled(run.framework), run.version)))
 
 
 def value(run: ConfigFacts, key: str, default: Any = None) -> Any:

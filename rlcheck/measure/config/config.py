@@ -25,6 +25,14 @@ class Config:
     """Why the keys may be others than those that are known; "" where they are not."""
     engine: str = "dp"
     """verl's model engine."""
+    kind: str = ""
+    """Of a trainer's configs: the command or the class that it is for."""
+    before: tuple[str, ...] = ()
+    """Words of the command line before the trainer's own: of accelerate, torchrun, ray."""
+    launch: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Keys that the trainer's command hands to its launcher."""
+    open_keys: dict[str, str] = field(default_factory=dict[str, str])
+    """Keys without a value that could be read, and why: only the shell or the program knows it, or it is none."""
 
     @property
     def pick(self) -> Picker:

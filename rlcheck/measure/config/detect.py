@@ -5,14 +5,21 @@ from __future__ import annotations
 from rlcheck.measure.config.document import Document
 from rlcheck.measure.config.rltrain_data import keys as rltrain_keys
 from rlcheck.measure.config.spec_file import is_spec
+from rlcheck.measure.config.trainer import layout
+from rlcheck.measure.config.trainer import versions as trainer_versions
+from rlcheck.measure.config.trainers import trainers
 from rlcheck.measure.config.trees import flatten, has
+from rlcheck.measure.config.verl_data import defaults, versions
 
 _RLTRAIN_ONLY = ("toy", "sft_warmup", "reward_model.rules", "reward_model.timeout_s", "trainer.num_cpu_ranks")
 _VERL_ONLY = ("hydra", "defaults", "global_profiler", "reward", "transfer_queue", "actor_rollout_ref.actor._target_")
 
 
 def framework_of(document: Document | None) -> str:
-    """rltrain, verl or spec. A config that either framework could read is verl's unless all keys are rltrain's."""
+    """rltrain, verl, spec or another trainer.
+
+    A config that verl and rltrain could read is verl's unless all keys are rltrain's.
+    """
     if document is None:
         return "verl"
     tree = document.tree
@@ -23,7 +30,25 @@ def framework_of(document: Document | None) -> str:
     if any(has(tree, key) for key in _VERL_ONLY):
         return "verl"
     written = [key for key, _ in flatten(tree)]
-    return "rltrain" if written and all(_known(key) for key in written) else "verl"
+    if written and all(_known(key) for key in written):
+        return "rltrain"
+    return _other(written) or "verl"
+
+
+def _other(written: list[str]) -> str:
+    """The trainer that reads files and has most of the keys WRITTEN, if that is half of them and more than verl has."""
+    counts = {"": sum(key in defaults(versions()[0], "dp") for key in written)}
+    for trainer in trainers().values():
+        if trainer.documents:
+            kinds = {trainer.kind, *trainer.kinds.values()}
+            counts[trainer.name] = max(_num_known(trainer.name, kind, written) for kind in kinds)
+    best = max(counts, key=lambda name: counts[name])
+    return best if counts[best] * 2 >= len(written) and counts[best] else ""
+
+
+def _num_known(name: str, kind: str, written: list[str]) -> int:
+    keys = layout(name, trainer_versions(name)[0], kind).keys
+    return sum(key in keys or key.rpartition(".")[0] in keys for key in written)
 
 
 def _known(key: str) -> bool:

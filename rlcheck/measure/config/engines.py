@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlcheck.measure.config.rltrain_data import engines
+from rlcheck.measure.config.trainers import titled, trainer_of
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,11 @@ def traits_of(name: str) -> Traits:
     return traits(name) or Traits(has_kv_cache=False)
 
 
-def not_startable(name: str) -> str:
-    """Return why the doctor cannot start engine `name`, in one line; "" if it can."""
+def not_startable(name: str, framework: str = "") -> str:
+    """Return why the doctor cannot start engine `name` of a config of FRAMEWORK, in one line; "" if it can."""
     known = engines()
+    if trainer_of(framework) is not None:
+        return f"engines of {titled(framework)}'s configs cannot be started by the doctor; name a running server's URL"
     if name in known:
         return ""
     return f"the engine of this config is {name}; only {' and '.join(known)} can be started by the doctor"

@@ -10,6 +10,8 @@ from typing import Any, cast
 
 from rlcheck.facts.config import ConfigFacts, Place
 from rlcheck.measure.config.config import shown
+from rlcheck.measure.config.trainer import Trainer
+from rlcheck.measure.config.trainers import trainer_of
 
 _A, _R, _C, _G = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic", "actor_rollout_ref.rollout"
 _M = "actor_rollout_ref.model"
@@ -238,10 +240,26 @@ def key_of(facts: ConfigFacts, field: str) -> str:
     """
     if facts.framework == "spec":
         return field
+    trainer = trainer_of(facts.framework)
+    if trainer is not None:
+        return _others(trainer, facts, field)
     if facts.framework == "rltrain":
         key = _RLTRAIN.get(field, FIELDS.get(field, ""))
         return key if not key or has_key(facts, key) else ""
     return _verl(facts, field)
+
+
+def _others(trainer: Trainer, facts: ConfigFacts, field: str) -> str:
+    """The key of another trainer; the one of an earlier generation of keys where the config has that."""
+    key = trainer.fields.get(field) or trainer.named.get(field, "")
+    old = next((old for old, new in trainer.moved.items() if new == key and old in facts.values), "")
+    return old or key
+
+
+def can_set(facts: ConfigFacts, field: str) -> bool:
+    """Whether there is a key that takes the value of FIELD as it is; of other trainers, some keys have another unit."""
+    trainer = trainer_of(facts.framework)
+    return trainer is None or field in trainer.fields or field in facts.values
 
 
 def has_key(facts: ConfigFacts, key: str) -> bool:
@@ -292,6 +310,9 @@ def override(facts: ConfigFacts, field: str, value: object) -> str:
     key = key_of(facts, field) or field
     if key.endswith("_megabytes") and field.endswith("_bytes") and isinstance(value, int):
         value = max(1, value >> 20)
+    trainer = trainer_of(facts.framework)
+    if trainer is not None and trainer.style == "options":
+        return f"--{key} {_typed(value)}"
     plus = "+" if facts.framework == "verl" and facts.values and not has_key(facts, key) else ""
     return f"{plus}{key}={_typed(value)}"
 

@@ -11,6 +11,7 @@ from rlcheck.facts.config import PathFacts, RunSpec
 from rlcheck.measure.config.config import Config
 from rlcheck.measure.config.models import is_hub_name
 from rlcheck.measure.config.mounts import DEADLINE_S, mode_of, on_network
+from rlcheck.measure.config.trainers import trainer_of
 
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://")
 
@@ -33,24 +34,28 @@ def _wanted(config: Config, spec: RunSpec) -> Iterator[tuple[str, str, str]]:
             key = f"{section}.{name}"
             if verl and role == "reward_model":
                 key = "reward.reward_model.model_path"
+            key = _key(config, f"{role}.model.{name}", key)
             if path is not None and path not in seen and not is_hub_name(path):
                 yield key, path, "directory"
             seen.add(path or "")
     for name, files in (("train_files", spec.data.train_files), ("val_files", spec.data.val_files)):
         for path in files:
-            yield f"data.{name}", path, "either"
+            yield _key(config, f"data.{name}", f"data.{name}"), path, "either"
     if spec.reward.function_path is not None:
         key = "reward.custom_reward_function.path"
         old = "custom_reward_function.path"
-        yield (
-            "reward.function_path" if plain else old if old in config.given or not verl else key,
-            (spec.reward.function_path),
-            "file",
-        )
+        key = "reward.function_path" if plain else old if old in config.given or not verl else key
+        yield _key(config, "reward.function_path", key), spec.reward.function_path, "file"
     for key in ("trainer.resume_from_path", "actor_rollout_ref.rollout.multi_turn.tool_config_path"):
         path = config.pick.text(key)
         if path:
             yield key, path, "either"
+
+
+def _key(config: Config, field: str, usual: str) -> str:
+    """The key of FIELD where another trainer has the config; USUAL elsewhere."""
+    trainer = trainer_of(config.framework)
+    return usual if trainer is None else trainer.fields.get(field) or trainer.named.get(field, field)
 
 
 def _looked(key: str, given: str, want: str, look: bool) -> PathFacts:

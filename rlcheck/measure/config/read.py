@@ -10,13 +10,15 @@ from pathlib import Path
 import msgspec
 
 from rlcheck.facts.base import Fact
-from rlcheck.facts.config import ConfigFacts, RunSpec
-from rlcheck.measure.config import credentials, models, outputs, paths
+from rlcheck.facts.config import ConfigFacts, KeyTable, RunSpec
+from rlcheck.measure.config import credentials, models, outputs, paths, programs
+from rlcheck.measure.config.calls import Calls
 from rlcheck.measure.config.compose import VERLS_OWN
 from rlcheck.measure.config.config import Config
 from rlcheck.measure.config.detect import framework_of
 from rlcheck.measure.config.document import Document, parse
 from rlcheck.measure.config.errors import ReadError
+from rlcheck.measure.config.foreign import Given, Read, read_trainer
 from rlcheck.measure.config.interpolate import environment
 from rlcheck.measure.config.reward_file import reward_names
 from rlcheck.measure.config.rltrain import read_rltrain, recipe_file, recipe_names, rltrain_spec
@@ -24,6 +26,8 @@ from rlcheck.measure.config.script_places import Script, placed
 from rlcheck.measure.config.shell import Launch, launch_in
 from rlcheck.measure.config.source_text import text_of, text_of_input
 from rlcheck.measure.config.spec_file import is_spec, read_spec
+from rlcheck.measure.config.trainer import Trainer
+from rlcheck.measure.config.trainers import trainer_of, trainers
 from rlcheck.measure.config.verl import read_verl
 from rlcheck.measure.config.verl_spec import spec_of
 
@@ -41,9 +45,10 @@ def read_run(
 
     Args:
         source: path of a YAML; `-` (standard input); a recipe of rltrain; a shell script, or a pasted line, that starts
-            verl's `main_ppo`, a recipe over it, or `rltrain run`; a name of verl's own configs; a file of `RunSpec`.
+            verl's `main_ppo`, a recipe over it, `rltrain run` or another trainer; a Python file that calls a trainer's
+            config; a name of verl's own configs; a file of `RunSpec`.
         overrides: `key=value`, applied last; `--config-name`, `--config-path` and `--config-dir` of Hydra are read too.
-        framework: auto, rltrain, verl (also `verl@0.8.0`) or spec.
+        framework: auto, rltrain, verl (also `verl@0.8.0`), spec, or another trainer (also with `@VERSION`).
         verl_version: whose defaults to take; "": the newest that is known.
         look: whether the disk may be looked at, beyond the config itself.
         model_shape: file with a model's sizes, or `hidden_size=896,…`, for a model whose files are not here.
@@ -52,12 +57,17 @@ def read_run(
         ReadError: there is no such file, or it is no config.
     """
     framework, _, asked = framework.partition("@")
-    if framework not in ("auto", "rltrain", "verl", "spec"):
-        raise ReadError(f"--framework: expected rltrain, verl, verl@VERSION or spec, got '{framework}'")
+    known = ("auto", "rltrain", "verl", "spec", *trainers())
+    if framework not in known:
+        raise ReadError(
+            f"--framework: expected {', '.join(known[1:])}, or one of them with @VERSION, got '{framework}'"
+        )
     given = _launch(source, list(overrides))
     document = given.document
     if framework == "auto":
         framework = given.framework or framework_of(document)
+    if (trainer := trainer_of(framework)) is not None:
+        return _other(trainer, given, asked, list(overrides), look, model_shape)
     environ = environment() if look else None
     if framework == "spec" or (framework == "auto" and document is not None and is_spec(document)):
         return _spec(given, look, model_shape)
@@ -76,6 +86,31 @@ def read_run(
     if given.recipe:
         config.unsure_keys = "; ".join(filter(None, (config.unsure_keys, _extends(given, config.version))))
     return _facts(config, spec_of(config), given, look, model_shape)
+
+
+def _other(
+    trainer: Trainer, given: _Given, version: str, overrides: list[str], look: bool, model_shape: Path | str
+) -> ConfigFacts:
+    """The config of another trainer.
+
+    Raises:
+        ReadError: it is of yet another one, or a file that this trainer does not read.
+    """
+    if given.framework not in ("", trainer.name):
+        raise ReadError(f"--framework {trainer.name}: {given.name} is of {given.framework}; leave --framework out")
+    if given.document is not None and not trainer.documents:
+        raise ReadError(f"{given.name}: {trainer.title} reads no file of keys; give its command line or a script")
+    words = given.words[: len(given.words) - len(overrides)] if given.is_command else []
+    document = given.document
+    named = programs.file_named(trainer, words, given.directory)
+    if named is not None:
+        document = parse(str(named), text_of(named))
+    kind = given.kind or programs.kind_of(trainer, given.calls)
+    what = Given(
+        given.name, kind, words, overrides, given.before, document, given.calls, is_guessed=bool(given.program)
+    )
+    found = read_trainer(trainer, what, version=version)
+    return _facts(found.config, found.spec, given, look, model_shape, found)
 
 
 def _extends(given: _Given, version: str) -> str:
@@ -97,6 +132,11 @@ class _Given(msgspec.Struct):
     """Of a recipe: the file that it starts from, where that is not here."""
     notes: tuple[str, ...] = ()
     script: Script | None = None
+    kind: str = ""
+    before: tuple[str, ...] = ()
+    program: str = ""
+    calls: Calls | None = None
+    is_command: bool = False
 
 
 def _launch(source: str, words: list[str]) -> _Given:
@@ -130,7 +170,10 @@ def _is_line(source: str) -> bool:
     """Whether SOURCE is a command itself, not a path."""
     return (
         any(sign in source for sign in " \n\t")
-        and any(word in source for word in ("main", "rltrain", "sft_trainer", "="))
+        and (
+            any(word in source for word in ("main", "rltrain", "sft_trainer", "=", ".py"))
+            or any(trainer.is_in(source) for trainer in trainers().values())
+        )
         and ("\n" in source or not os.path.exists(source))
     )
 
@@ -138,11 +181,14 @@ def _is_line(source: str) -> bool:
 def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Given:
     if not text.strip():
         raise ReadError(f"{name} is empty; give a config file, a script or a recipe")
-    launch = launch_in(name, text)
+    if name.endswith(".py"):
+        return _from_python(name, text, directory)
+    launch = launch_in(name, text, lambda path: programs.settings_in(path, directory))
     if launch is None:
         if text.startswith("#!") or name.endswith((".sh", ".bash", ".slurm", ".sbatch")):
             raise ReadError(
-                f"{name}: no command in it starts verl.trainer.main_ppo or `rltrain run`; give one that does"
+                f"{name}: no command in it starts verl.trainer.main_ppo, `rltrain run` or a trainer that is known: "
+                f"{', '.join(trainers())}; give one that does"
             )
         flags = Launch.of_words(words)
         if flags.config_name or flags.config_path:
@@ -154,11 +200,25 @@ def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Give
     return given
 
 
+def _from_python(name: str, text: str, directory: Path) -> _Given:
+    trainer, calls = programs.calls_of(name, text)
+    return _Given(name, [], framework=trainer.name, kind=programs.kind_of(trainer, calls), calls=calls,
+                  directory=directory, notes=programs.notes_of(calls))  # fmt: skip
+
+
 def _started(name: str, launch: Launch, words: list[str], directory: Path) -> _Given:
     """A command found in a script: what it starts from, and its overrides before those of the command line."""
     flags = Launch.of_words(words)
     given = _Given(name, [*launch.words, *flags.words], framework=launch.framework, notes=launch.notes)
     given.recipe = launch.recipe
+    if trainer_of(launch.framework) is not None:
+        given.kind, given.before, given.directory, given.is_command = launch.kind, launch.before, directory, True
+        given.program = launch.program
+        if launch.program:
+            file = programs.found(launch.program, directory)
+            assert file is not None
+            given.calls = programs.calls_of(str(file), text_of(file))[1]
+        return given
     config_name = (flags.config_name or launch.config_name).removesuffix(".yaml")
     folder = flags.config_path or launch.config_path
     if launch.framework == "rltrain":
@@ -196,7 +256,9 @@ def _spec(given: _Given, look: bool, model_shape: Path | str) -> ConfigFacts:
     return _facts(config, spec, given, look, model_shape)
 
 
-def _facts(config: Config, spec: RunSpec, given: _Given, look: bool, model_shape: Path | str) -> ConfigFacts:
+def _facts(
+    config: Config, spec: RunSpec, given: _Given, look: bool, model_shape: Path | str, read: Read | None = None
+) -> ConfigFacts:
     found = models.models_of(config, spec, look=look, shape=str(model_shape))
     spec = models.with_lengths(config, spec, found)
     names, error = reward_names(spec.reward.function_path) if look else (Fact[tuple[str, ...]](), "")
@@ -216,5 +278,7 @@ def _facts(config: Config, spec: RunSpec, given: _Given, look: bool, model_shape
         fallbacks=tuple(config.fallbacks),
         reward_names=names,
         reward_error=error,
+        without={} if read is None else read.without,
+        table=KeyTable() if read is None else read.table,
     )
     return facts if given.script is None else placed(facts, given.script)

@@ -33,13 +33,19 @@ def placed(facts: ConfigFacts, script: Script) -> ConfigFacts:
 
 
 def _key(word: str) -> str:
+    if word.startswith("--"):
+        return re.split(r"[=\s]", word, maxsplit=1)[0]
     return word.partition("=")[0].lstrip("+~").strip()
 
 
 def _placed(place: Place, script: Script, lines: Sequence[str]) -> Place:
     key, typed = _key(place.text), place.text.removesuffix("…")
     # An override of the command line may name a key that the script names too.
-    if place.file or not place.text or not any(word.startswith(typed) for word in script.words):
+    if (
+        place.file
+        or not place.text
+        or not any(word.startswith(key if key[:2] == "--" else typed) for word in script.words)
+    ):
         return place
     # The last one counts, as it does for Hydra.
     found, written = None, re.compile(rf"(?<![\w.$])(?:\+\+?|~)?{re.escape(key)}(?=\s*=|\s|$|['\"])")

@@ -7,6 +7,7 @@ its default; what only the shell could know stays as it is written and is noted.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.overrides import is_override
 from rlcheck.measure.config.shell_words import Word, expand, statements
+from rlcheck.measure.config.trainers import started, trainers
 
 _VERL = re.compile(r"verl\.trainer\.main_ppo\w*|(?:.*/)?main_ppo\w*\.py")
 # Modules that train with a config of their own over verl's, and modules of verl that train without RL, or not at all.
@@ -44,6 +46,12 @@ class Launch:
     config_path: str = ""
     recipe: str = ""
     """The module that was started, where that is none of verl's own trainers but one that extends them."""
+    kind: str = ""
+    """Of another trainer: which of its commands."""
+    before: tuple[str, ...] = ()
+    """Words before the command of another trainer: its launcher's."""
+    program: str = ""
+    """The Python file that was started, where it holds the settings of another trainer."""
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -70,24 +78,32 @@ class _Seen(NamedTuple):
     """What is not set in the script, as far as it went into another variable."""
 
 
-def launch_in(name: str, text: str) -> Launch | None:
+Programs = Callable[[str], tuple[str, str] | None]
+"""The trainer and the kind of a Python file by its path; None for one that is not there or holds neither."""
+
+
+def launch_in(name: str, text: str, programs: Programs = lambda path: None) -> Launch | None:
     """The first command in TEXT that starts a run; None where there is none, as in a YAML file.
 
     Raises:
         ReadError: the only command that starts anything of verl's starts no RL run.
     """
-    if not any(word in text for word in ("main", "rltrain", "sft_trainer")):
+    if not any(word in text for word in ("main", "rltrain", "sft_trainer", ".py")) and not any(
+        trainer.is_in(text) for trainer in trainers().values()
+    ):
         return None
     seen = _Seen({}, {}, set(), set())
     notes: list[str] = []
     found: Launch | None = None
     other = ""
-    for words, conditional in statements(text):
+    for words, conditional in _statements(text):
         if found is None and (start := _start(words)) is not None:
             found = _command(words, start, seen, notes)
             if found is None:
                 return None
-        elif found is not None and _start(words) is not None:
+        elif found is None and (foreign := _foreign(words, seen, notes, programs)) is not None:
+            found = foreign
+        elif found is not None and (_start(words) is not None or started([word.text for word in words]) is not None):
             notes.append(f"{name} starts more than one run; the first was read")
             break
         else:
@@ -97,6 +113,44 @@ def launch_in(name: str, text: str) -> Launch | None:
         raise ReadError(f"{name}: {other} is no RL run (fine-tuning or evaluation); give a script of an RL run")
     if found is not None:
         found.notes = tuple(dict.fromkeys(notes))
+    return found
+
+
+def _statements(text: str) -> Iterator[tuple[list[Word], bool]]:
+    """The commands of a script, and those that it hands to a shell of its own (`bash -c "…"`)."""
+    for words, conditional in statements(text):
+        handed = next((after for before, after in pairwise(words) if before.text == "-c" and " " in after.text), None)
+        if handed is not None:
+            yield from ((inner, conditional) for inner, _ in statements(handed.text))
+        else:
+            yield words, conditional
+
+
+def _foreign(words: list[Word], seen: _Seen, notes: list[str], programs: Programs) -> Launch | None:
+    """The command of another trainer, or of a Python file that has its settings in it."""
+    texts = [word.text for word in words]
+    found = started(texts)
+    if found is not None:
+        trainer, kind, start, end = found
+        return Launch(trainer.name, kind=kind, before=tuple(_expanded(words[:start], seen, [])),
+                      words=_expanded(words[end:], seen, notes))  # fmt: skip
+    for number, text in enumerate(texts):
+        known = programs(text) if text.endswith(".py") and "$" not in text else None
+        if known is not None:
+            return Launch(known[0], kind=known[1], program=text, before=tuple(_expanded(words[:number], seen, [])),
+                          words=_expanded(words[number + 1 :], seen, notes))  # fmt: skip
+    return None
+
+
+def _expanded(words: list[Word], seen: _Seen, notes: list[str]) -> list[str]:
+    """WORDS as the shell would pass them; NOTES gets what it alone knows."""
+    found: list[str] = []
+    for word in words:
+        values, unknown = expand(word, seen.values, seen.arrays)
+        notes += [_left(name) for name in unknown]
+        notes += [_left(name) for name in sorted(seen.unknown) if any(f"${name}" in value for value in values)]
+        notes += [_taken(name, seen) for name in sorted(seen.doubtful) if re.search(rf"\$\{{?{name}\b", word.text)]
+        found += values
     return found
 
 
@@ -121,14 +175,7 @@ def _start(words: list[Word]) -> int | None:
 
 def _command(words: list[Word], start: int, seen: _Seen, notes: list[str]) -> Launch | None:
     rltrain = words[start].text.rsplit("/", 1)[-1] == "rltrain"
-    expanded: list[str] = []
-    for word in words[start + (2 if rltrain else 1) :]:
-        values, unknown = expand(word, seen.values, seen.arrays)
-        notes += [_left(name) for name in unknown]
-        notes += [_left(name) for name in sorted(seen.unknown) if any(f"${name}" in value for value in values)]
-        notes += [_taken(name, seen) for name in sorted(seen.doubtful) if re.search(rf"\$\{{?{name}\b", word.text)]
-        expanded += values
-    launch = Launch.of_words(expanded)
+    launch = Launch.of_words(_expanded(words[start + (2 if rltrain else 1) :], seen, notes))
     launch.framework = "rltrain" if rltrain else "verl"
     launch.recipe = "" if _RECIPE.fullmatch(words[start].text) is None else words[start].text
     stray = [word for word in launch.words if not is_override(word)]

@@ -76,7 +76,7 @@ def examine_drift(
         on_stage: told what is done, before it is.
     """
     engine = run.spec.rollout.name
-    if line := not_startable(engine):
+    if line := not_startable(engine, run.framework):
         failure = Failure(stage="config", kind="unsupported", line=line)
         return _finished(source, engine, decoded({}, DriftFacts, f"not reached: {line}"), failure)
     request = _request(options) | {"directory": str(directory)}

@@ -52,7 +52,7 @@ def examine_engine(
     """
     target = source
     spec = run.spec.rollout
-    if line := not_startable(spec.name):
+    if line := not_startable(spec.name, run.framework):
         failure = Failure(stage="config", kind="unsupported", line=line)
         return _finished(target, spec.name, decoded({}, RolloutFacts, f"not reached: {line}"), failure)
     request: dict[str, Any] = {"directory": str(directory), "random_weights": random_weights}

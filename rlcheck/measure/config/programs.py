@@ -1,0 +1,79 @@
+"""Python files and files of keys that the command of another trainer names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlcheck.measure.config.calls import Calls, calls_in
+from rlcheck.measure.config.errors import ReadError
+from rlcheck.measure.config.source_text import text_of
+from rlcheck.measure.config.trainer import Trainer
+from rlcheck.measure.config.trainers import trainers
+
+
+def found(path: str, directory: Path | None) -> Path | None:
+    """The file of PATH, from the working directory or beside the script; None where there is none."""
+    bases = [Path.cwd(), *([directory] if directory is not None else [])]
+    return next((base / path for base in bases if (base / path).is_file()), None)
+
+
+def calls_of(name: str, text: str) -> tuple[Trainer, Calls]:
+    """The trainer whose config a Python file calls, and what its calls say.
+
+    Raises:
+        ReadError: it is no Python, or calls no config of a trainer that is known.
+    """
+    for trainer in trainers().values():
+        if trainer.calls and any(re.search(rf"\b{call}\b", text) for call in trainer.kinds):
+            calls = calls_in(name, text, trainer.calls)
+            if any(kind in trainer.kinds for kind in (*calls.kinds, *calls.parsers)):
+                return trainer, calls
+    wanted = ", ".join(call for trainer in trainers().values() for call in trainer.kinds)
+    raise ReadError(f"{name}: no config of a trainer is made in it (looked for {wanted}); give one that makes one")
+
+
+def kind_of(trainer: Trainer, calls: Calls | None) -> str:
+    """The kind of config that CALLS make: the last one's; without calls the trainer's usual one."""
+    names = [] if calls is None else [*calls.parsers, *calls.kinds]
+    return next((trainer.kinds[name] for name in reversed(names) if name in trainer.kinds), trainer.kind)
+
+
+def settings_in(path: str, directory: Path | None) -> tuple[str, str] | None:
+    """The name of the trainer and the kind of config in a Python file; None where it is not there or holds none."""
+    file = found(path, directory)
+    if file is None:
+        return None
+    try:
+        trainer, calls = calls_of(str(file), text_of(file))
+    except ReadError:
+        return None
+    return trainer.name, kind_of(trainer, calls)
+
+
+def notes_of(calls: Calls) -> tuple[str, ...]:
+    """What a reader of the report has to know about a Python file."""
+    if calls.parsers:
+        return (f"{', '.join(calls.parsers)}: the rest of its values is given on the command line, which is not here",)
+    return ()
+
+
+def file_named(trainer: Trainer, words: Sequence[str], directory: Path | None) -> Path | None:
+    """The file of keys that the command names by the trainer's option for it.
+
+    Raises:
+        ReadError: it is not there.
+    """
+    option = trainer.config_option
+    if not option:
+        return None
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == option:
+            path = value if equals else words[number + 1] if number + 1 < len(words) else ""
+            file = found(path, directory) if path else None
+            if file is None:
+                raise ReadError(f"{option} {path}: no such file; give its path from here or beside the script")
+            return file
+    return None

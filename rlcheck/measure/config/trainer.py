@@ -1,0 +1,156 @@
+"""What is known of another trainer: its keys as data, and how they say what a run is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from rlcheck.facts.base import Struct
+from rlcheck.facts.config import KeyTable, RunSpec
+from rlcheck.measure.config.config import Config
+from rlcheck.tables import table
+
+
+class Key(Struct, frozen=True):
+    """A key. `types`: int, float, bool, str, list, dict; none: any.
+
+    `many`: values that its option takes, as argparse says it ("+", "*", "2"; "?": one or none). `flag`: the option
+    takes no value; it says true, or false where it `negates`. `sets`: the key that it is another name of. `free`: keys
+    of the user's own follow below it. `deprecated`: what to use instead, in words.
+    """
+
+    types: tuple[str, ...] = ()
+    default: Any = None
+    nullable: bool = False
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    many: str = ""
+    flag: bool = False
+    negates: bool = False
+    sets: str = ""
+    free: bool = False
+    deprecated: str = ""
+
+
+class Release(Struct, frozen=True):
+    """Keys of a release by group (a class, a program), as the difference to the release before it in the table."""
+
+    version: str
+    source: str
+    date: str
+    groups: dict[str, dict[str, Key]] = {}
+    gone: dict[str, tuple[str, ...]] = {}
+    kinds: dict[str, tuple[str, ...]] = {}
+    """What each command or class takes: names of groups, later ones over earlier ones. Empty: as the one before."""
+
+
+class Keys(Struct, frozen=True):
+    """The table of a trainer: its releases, the newest first."""
+
+    releases: tuple[Release, ...]
+
+
+class Refusal(NamedTuple):
+    """What a trainer's own rules refuse: the key, and what is wrong, as `expected …, got …`."""
+
+    key: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer: one row of its module in `rlcheck.measure.config.trainers`.
+
+    name: as `--framework` takes it; its table is `rlcheck/data/trainers/NAME.json`.
+    title: as its authors write it.
+    command: a word of a command line that starts a run (or two, with a space between), matched whole; its group `kind`
+        is the kind of the config.
+    signs: texts of which one is in every script with such a command; a long text is searched for them alone.
+    fields: fields of `RunSpec` and the keys that say the same, in the same unit.
+    named: fields that `derive` makes, and the key to name where one of them is wrong.
+    derive: fields by their paths that are made of several keys, or that the trainer's source settles. `UNKNOWN` where
+        the config leaves it open; a role (`ref`, `critic`, `reward_model`) is there if its field is True.
+    lacks: fields that this trainer has nothing for: checks of them are skipped.
+    refused: what the trainer itself stops at, beyond the types of keys.
+    asserts: checks whose rule its own code asserts; of others that were written for verl, a failure is a warning.
+    style: how an option is typed: `--key value` or `key=value`.
+    kind: of a config that names none. A kind `launcher` in the table has keys that its command line and its files take
+        for the launcher.
+    moved: old keys and where they are now, where the tables do not show it.
+    documents: whether it reads a file of its keys; `config_option`: the option that names it.
+    calls: calls of a Python file that hold keys. None: keys as they are; else the argument's name to the key.
+    """
+
+    name: str
+    title: str
+    command: re.Pattern[str]
+    signs: tuple[str, ...]
+    fields: Mapping[str, str]
+    derive: Callable[[Config], Mapping[str, Any]]
+    kind: str
+    named: Mapping[str, str] = field(default_factory=dict[str, Any])
+    lacks: frozenset[str] = frozenset()
+    asserts: frozenset[str] = frozenset()
+    refused: Callable[[Config, RunSpec], Iterator[Refusal]] = lambda config, spec: iter(())
+    style: Literal["options", "overrides"] = "options"
+    moved: Mapping[str, str] = field(default_factory=dict[str, Any])
+    documents: bool = False
+    config_option: str = ""
+    calls: Mapping[str, Mapping[str, str] | None] = field(default_factory=dict[str, Any])
+    kinds: Mapping[str, str] = field(default_factory=dict[str, Any])
+    """Of a call: the kind that it shows."""
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Of keys whose choices no table shows: those that the code compares with."""
+    beside: frozenset[str] = frozenset()
+    """Sections of its files that are no keys, such as the variables of `env`."""
+
+    def is_in(self, text: str) -> bool:
+        """Whether TEXT may start this trainer."""
+        return any(sign in text for sign in self.signs)
+
+
+UNKNOWN = object()
+"""A field that the config leaves open."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The keys of one release for one kind of config."""
+
+    version: str
+    keys: Mapping[str, Key]
+    source: KeyTable
+
+
+def versions(name: str) -> tuple[str, ...]:
+    """The releases whose keys are known, the newest first."""
+    return tuple(release.version for release in _table(name).releases)
+
+
+@lru_cache(maxsize=64)
+def layout(name: str, version: str, kind: str) -> Layout:
+    """The keys of the trainer NAME in VERSION for KIND; of a kind that the release does not have, none."""
+    groups: dict[str, dict[str, Key]] = {}
+    kinds: Mapping[str, tuple[str, ...]] = {}
+    for release in _table(name).releases:
+        for group, gone in release.gone.items():
+            groups[group] = {key: value for key, value in groups.get(group, {}).items() if key not in gone}
+        for group, keys in release.groups.items():
+            groups[group] = {**groups.get(group, {}), **keys}
+        kinds = release.kinds or kinds
+        if release.version == version:
+            keys = {key: value for group in kinds.get(kind, ()) for key, value in groups.get(group, {}).items()}
+            return Layout(version, keys, KeyTable(release.source, release.date, _age(release.date)))
+    raise KeyError(version)
+
+
+def _table(name: str) -> Keys:
+    return table(f"trainers/{name}", Keys)
+
+
+def _age(day: str) -> int:
+    return (date.today() - date.fromisoformat(day)).days

@@ -1,0 +1,44 @@
+"""Other trainers, a module each: `TRAINER` says how its keys name what a run is."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+
+from rlcheck.measure.config.trainer import Trainer
+
+
+@cache
+def trainers() -> Mapping[str, Trainer]:
+    """Every trainer by its name."""
+    found: list[Trainer] = [
+        import_module(f"{__name__}.{module.name}").TRAINER for module in pkgutil.iter_modules(__path__)
+    ]
+    return {trainer.name: trainer for trainer in found}
+
+
+def trainer_of(framework: str) -> Trainer | None:
+    """The trainer of this name; None for rltrain, verl and plain files of fields."""
+    return trainers().get(framework)
+
+
+def titled(framework: str) -> str:
+    """The name of a framework as its authors write it."""
+    trainer = trainer_of(framework)
+    return framework if trainer is None else trainer.title
+
+
+def started(words: Sequence[str]) -> tuple[Trainer, str, int, int] | None:
+    """The trainer that a command line starts, the kind, and where its command begins and ends; None: none of them."""
+    for number, word in enumerate(words):
+        plain = word.rsplit("/", 1)[-1]
+        pair = f"{plain} {words[number + 1]}" if number + 1 < len(words) else ""
+        for trainer in trainers().values():
+            for text, length in ((word, 1), (pair, 2)):
+                matched = trainer.command.fullmatch(text)
+                if matched is not None:
+                    kind = matched.groupdict().get("kind") or trainer.kind
+                    return trainer, kind, number, number + length
+    return None

@@ -1,0 +1,345 @@
+"""OpenRLHF: the options of `openrlhf.cli.train_ppo_ray`, dotted since 0.10.2 (OpenRLHF/OpenRLHF@3c3be62)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+from rlcheck.facts.config import RunSpec
+from rlcheck.measure.config.config import Config
+from rlcheck.measure.config.trainer import UNKNOWN, Refusal, Trainer
+
+_FIELDS = {
+    "nodes": "actor.num_nodes",
+    "gpus_per_node": "actor.num_gpus_per_node",
+    "run_dir": "ckpt.output_dir",
+    "project": "logger.wandb.project",
+    "experiment": "logger.wandb.run_name",
+    "save_freq": "ckpt.save_steps",
+    "test_freq": "eval.steps",
+    "total_epochs": "train.num_episodes",
+    "actor.model.path": "actor.model_name_or_path",
+    "actor.model.gradient_checkpointing": "actor.gradient_checkpointing_enable",
+    "actor.model.remove_padding": "ds.packing_samples",
+    "actor.model.liger": "ds.use_liger_kernel",
+    "actor.model.lora_rank": "ds.lora.rank",
+    "actor.model.lora_alpha": "ds.lora.alpha",
+    "actor.model.target_modules": "ds.lora.target_modules",
+    "actor.optim.lr": "actor.adam.lr",
+    "actor.optim.weight_decay": "actor.adam.weight_decay",
+    "actor.optim.lr_warmup_steps_ratio": "actor.lr_warmup_ratio",
+    "actor.optim.lr_scheduler_type": "actor.lr_scheduler",
+    "actor.micro_batch_size": "train.micro_batch_size",
+    "actor.infer_micro_batch_size": "rollout.micro_batch_size",
+    "actor.dynamic_batch": "train.dynamic_batch_enable",
+    "actor.max_tokens": "train.max_tokens_per_gpu",
+    "actor.epochs": "train.max_epochs",
+    "actor.clip_ratio": "actor.eps_clip",
+    "actor.clip_ratio_c": "actor.dual_clip",
+    "actor.use_kl_loss": "algo.kl.use_loss",
+    "actor.kl_loss_coef": "algo.kl.init_coef",
+    "actor.sharding.optimizer_offload": "ds.adam_offload",
+    "critic.model.path": "critic.model_name_or_path",
+    "critic.optim.lr": "critic.adam.lr",
+    "critic.optim.weight_decay": "critic.adam.weight_decay",
+    "critic.optim.lr_warmup_steps_ratio": "critic.lr_warmup_ratio",
+    "critic.optim.lr_scheduler_type": "critic.lr_scheduler",
+    "critic.cliprange_value": "critic.value_clip",
+    "reward_model.model.path": "reward.model_name_or_path",
+    "rollout.n": "rollout.n_samples_per_prompt",
+    "rollout.temperature": "rollout.temperature",
+    "rollout.top_p": "rollout.top_p",
+    "rollout.memory_utilization": "vllm.gpu_memory_utilization",
+    "rollout.enforce_eager": "vllm.enforce_eager",
+    "rollout.sleeps": "vllm.enable_sleep",
+    "rollout.tensor_parallel": "vllm.tensor_parallel_size",
+    "rollout.prefix_caching": "vllm.enable_prefix_caching",
+    "rollout.max_model_len": "data.max_len",
+    "rollout.val_temperature": "eval.temperature",
+    "rollout.val_n": "eval.n_samples_per_prompt",
+    "data.prompt_key": "data.input_key",
+    "data.train_batch_size": "rollout.batch_size",
+    "data.train_max_samples": "data.max_samples",
+    "algorithm.gamma": "algo.advantage.gamma",
+    "algorithm.lam": "algo.advantage.lambd",
+    "algorithm.kl_coef": "algo.kl.init_coef",
+}
+_NAMED = {
+    "colocated": "train.colocate_all",
+    "rollout_gpus_per_node": "vllm.num_engines",
+    "actor.mini_batch_size": "train.batch_size",
+    "critic.mini_batch_size": "train.batch_size",
+    "actor.clip_ratio_low": "actor.eps_clip_low_high",
+    "actor.clip_ratio_high": "actor.eps_clip_low_high",
+    "actor.entropy_coeff": "actor.entropy_coef",
+    "actor.optim.grad_clip": "actor.max_norm",
+    "actor.optim.name": "actor.optim",
+    "actor.sharding.dtype": "ds.param_dtype",
+    "actor.sharding.context_parallel": "ds.ring_attn_size",
+    "actor.sharding.tensor_parallel": "ds.tensor_parallel_size",
+    "actor.loss_mode": "actor.policy_loss_type",
+    "algorithm.adv_estimator": "algo.advantage.estimator",
+    "algorithm.use_kl_in_reward": "algo.kl.use_loss",
+    "algorithm.rollout_is": "algo.advantage.is_correction_enable",
+    "algorithm.kl_ctrl_type": "algo.kl.target",
+    "data.train_files": "data.prompt_dataset",
+    "data.val_files": "eval.dataset",
+    "data.max_response_length": "rollout.max_new_tokens",
+    "reward.function_path": "reward.remote_url",
+    "critic_warmup": "critic.freezing_steps",
+}
+# openrlhf/trainer/ppo_utils/experience_maker.py: what each estimator computes, under the names of verl's registry.
+_ESTIMATORS = {
+    "gae": "gae", "reinforce": "reinforce_plus_plus", "rloo": "rloo", "group_norm": "grpo", "dr_grpo": "grpo",
+    "reinforce_baseline": "reinforce_plus_plus_baseline",
+}  # fmt: skip
+_GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+_LACKS = frozenset((
+    "actor.model.trust_remote_code", "critic.model.trust_remote_code", "reward_model.model.trust_remote_code",
+    "actor.model.tokenizer_path", "actor.model.custom_chat_template", "actor.chunked_logits",
+))  # fmt: skip
+# Options before 0.10.2 and where they are now: openrlhf/cli/train_ppo_ray.py@91ca359 beside @ed62d0e.
+_MOVED = """
+colocate_actor_ref train.colocate_actor_ref|colocate_critic_reward train.colocate_critic_reward
+colocate_all_models train.colocate_all|enable_prefix_caching vllm.enable_prefix_caching
+enforce_eager vllm.enforce_eager|enable_vllm_is_correction algo.advantage.is_correction_enable
+vllm_is_truncated_threshold algo.advantage.is_correction_threshold|async_train train.async_enable
+vllm_is_correction_type algo.advantage.is_correction_type|async_queue_size train.async_queue_size
+partial_rollout train.partial_rollout_enable|save_steps ckpt.save_steps|logging_steps logger.logging_steps
+save_hf_ckpt ckpt.save_hf|disable_ds_ckpt ckpt.disable_ds|max_ckpt_num ckpt.max_num|max_ckpt_mem ckpt.max_mem
+load_checkpoint ckpt.load_enable|best_metric_key ckpt.best_metric_key|use_ds_universal_ckpt ds.use_universal_ckpt
+zero_stage ds.zero_stage|gradient_checkpointing actor.gradient_checkpointing_enable|deepcompile ds.deepcompile
+gradient_checkpointing_use_reentrant actor.gradient_checkpointing_reentrant|param_dtype ds.param_dtype
+enable_ema train.enable_ema|ema_beta train.ema_beta|zpg ds.zpg|adam_offload ds.adam_offload
+attn_implementation ds.attn_implementation|use_liger_kernel ds.use_liger_kernel|overlap_comm ds.overlap_comm
+grad_accum_dtype ds.grad_accum_dtype|disable_fast_tokenizer data.disable_fast_tokenizer
+dataloader_num_workers data.dataloader_num_workers|deepspeed_enable_sleep ds.enable_sleep
+packing_samples ds.packing_samples|use_dynamic_batch train.dynamic_batch_enable|load_in_4bit ds.load_in_4bit
+lora_rank ds.lora.rank|lora_alpha ds.lora.alpha|target_modules ds.lora.target_modules|lora_dropout ds.lora.dropout
+save_path ckpt.output_dir|ckpt_path ckpt.path|num_episodes train.num_episodes|max_epochs train.max_epochs
+rollout_batch_size rollout.batch_size|vllm_generate_batch_size rollout.vllm_generate_batch_size
+micro_rollout_batch_size rollout.micro_batch_size|micro_train_batch_size train.micro_batch_size
+train_batch_size train.batch_size|max_len data.max_len|max_new_tokens rollout.max_new_tokens
+generate_max_len rollout.max_new_tokens|max_samples data.max_samples|max_norm actor.max_norm
+l2 actor.adam.weight_decay|eps_clip actor.eps_clip|eps_clip_low_high actor.eps_clip_low_high
+dual_clip actor.dual_clip|value_clip critic.value_clip|lambd algo.advantage.lambd|gamma algo.advantage.gamma
+normalize_reward reward.normalize_enable|top_p rollout.top_p|temperature rollout.temperature|seed train.seed
+full_determinism train.full_determinism_enable|freezing_actor_steps critic.freezing_steps
+n_samples_per_prompt rollout.n_samples_per_prompt|save_value_network critic.save_value_network
+actor_learning_rate actor.adam.lr|critic_learning_rate critic.adam.lr|lr_warmup_ratio actor.lr_warmup_ratio
+lr_scheduler actor.lr_scheduler|kl_target algo.kl.target|kl_horizon algo.kl.horizon|init_kl_coef algo.kl.init_coef
+policy_loss_type actor.policy_loss_type|kl_estimator algo.kl.estimator|aux_loss_coef actor.aux_loss_coef
+entropy_loss_coef actor.entropy_coef|adam_betas actor.adam.betas|advantage_estimator algo.advantage.estimator
+use_kl_loss algo.kl.use_loss|no_advantage_std_norm algo.advantage.no_std_norm
+overlong_buffer_len reward.overlong_buffer_len|overlong_penalty_factor reward.overlong_penalty_factor
+stop_properly_penalty_coef reward.stop_properly_penalty_coef|ring_attn_size ds.ring_attn_size
+ring_head_stride ds.ring_attn_head_stride|pretrain actor.model_name_or_path
+reward_pretrain reward.model_name_or_path|remote_rm_url reward.remote_url|critic_pretrain critic.model_name_or_path
+value_head_prefix ds.value_head_prefix|ref_reward_offload ref.offload|agent_func_path train.agent_func_path
+prompt_data data.prompt_dataset|prompt_data_probs data.prompt_probs|prompt_split data.prompt_split
+input_key data.input_key|label_key data.label_key|input_template data.input_template
+apply_chat_template data.apply_chat_template|image_key data.image_key
+max_images_per_prompt data.max_images_per_prompt|freeze_visual_encoder actor.freeze_visual_encoder
+use_wandb logger.wandb.key|wandb_org logger.wandb.org|wandb_group logger.wandb.group
+wandb_project logger.wandb.project|wandb_run_name logger.wandb.run_name|use_tensorboard logger.tensorboard_dir
+dynamic_filtering algo.dynamic_filtering_enable|dynamic_filtering_reward_range algo.dynamic_filtering_range
+actor_num_nodes actor.num_nodes|actor_num_gpus_per_node actor.num_gpus_per_node|ref_num_nodes ref.num_nodes
+ref_num_gpus_per_node ref.num_gpus_per_node|critic_num_nodes critic.num_nodes
+critic_num_gpus_per_node critic.num_gpus_per_node|reward_num_nodes reward.num_nodes
+reward_num_gpus_per_node reward.num_gpus_per_node|vllm_num_engines vllm.num_engines
+vllm_tensor_parallel_size vllm.tensor_parallel_size|vllm_sync_backend vllm.sync_backend
+vllm_sync_with_ray vllm.sync_with_ray|vllm_enable_sleep vllm.enable_sleep
+vllm_gpu_memory_utilization vllm.gpu_memory_utilization|ds_tensor_parallel_size ds.tensor_parallel_size
+eval_steps eval.steps|eval_dataset eval.dataset|eval_split eval.split|eval_temperature eval.temperature
+eval_n_samples_per_prompt eval.n_samples_per_prompt|train_max_tokens_per_gpu train.max_tokens_per_gpu
+rollout_max_tokens_per_gpu rollout.max_tokens_per_gpu|reward_clip_range reward.clip_range
+"""
+
+
+def _moved() -> dict[str, str]:
+    pairs = (pair.split() for pair in re.split(r"[|\n]", _MOVED) if pair.strip())
+    return dict(pairs)
+
+
+def _gpus(config: Config, role: str) -> int:
+    return config.pick.whole(f"{role}.num_nodes", 1) * config.pick.whole(f"{role}.num_gpus_per_node", 8)
+
+
+def _derive(config: Config) -> dict[str, Any]:
+    pick = config.pick
+    together = pick.flag("train.colocate_all") and not pick.flag("train.async_enable")
+    engines, tensor = pick.whole("vllm.num_engines") or 0, pick.whole("vllm.tensor_parallel_size", 1)
+    estimator = pick.text("algo.advantage.estimator", "gae")
+    in_loss, coef = pick.flag("algo.kl.use_loss"), pick.number("algo.kl.init_coef", 0.0)
+    url = pick.text("reward.remote_url") or ("agent" if pick.text("train.agent_func_path") else None)
+    one_node = pick.whole("actor.num_nodes", 1) == 1
+    return {
+        "device": "cuda",
+        "colocated": together,
+        "rollout_nodes": 0,
+        "ray_address": "",
+        "rollout_gpus_per_node": 0 if together else engines * tensor if one_node else UNKNOWN,
+        "ref": coef > 0,
+        "critic": estimator == "gae",
+        "reward_model": url is None,
+        "total_steps": None,
+        "loggers": tuple(name for name, key in (("wandb", "logger.wandb.key"),
+                                                ("tensorboard", "logger.tensorboard_dir")) if pick.raw(key)),
+        "critic_warmup": max(0, pick.whole("critic.freezing_steps", -1)),
+        "algorithm.adv_estimator": _ESTIMATORS.get(estimator, UNKNOWN),
+        "algorithm.norm_adv_by_std_in_grpo": estimator != "dr_grpo" and not pick.flag("algo.advantage.no_std_norm"),
+        "algorithm.use_kl_in_reward": coef > 0 and not in_loss,
+        "algorithm.kl_ctrl_type": "adaptive" if pick.number("algo.kl.target") is not None else "fixed",
+        "algorithm.rollout_is": "token" if pick.flag("algo.advantage.is_correction_enable") else None,
+        "algorithm.bypass_mode": False,
+        "reward.function_path": url if url is not None and url.endswith(".py") else None,
+        "reward.function_name": "reward_func",
+        "reward.endpoints": tuple(url.split(",")) if url is not None and url.startswith("http") else (),
+        **_data(config),
+        **_rollout(config, engines),
+        **_roles(config, together),
+    }  # fmt: skip
+
+
+def _data(config: Config) -> dict[str, Any]:
+    """`rollout.max_new_tokens` or what the prompt leaves of `data.max_len`; how long prompts are is not limited."""
+    pick = config.pick
+    files, val = pick.text("data.prompt_dataset"), pick.text("eval.dataset")
+    found: dict[str, Any] = {
+        "data.train_files": _local(files),
+        "data.val_files": _local(val),
+        "data.source_key": "datasource",
+        "data.made": "",
+        "data.max_response_length": pick.whole("rollout.max_new_tokens") or UNKNOWN,
+    }
+    if pick.whole("prompt_max_len") is not None:  # before 0.9.8
+        found["data.max_prompt_length"] = pick.whole("prompt_max_len")
+    return found
+
+
+def _local(names: str | None) -> Any:
+    """Paths; what may be names on the hub is left out."""
+    parts = (names or "").split(",")
+    return tuple(part for part in parts if part.startswith(("/", ".", "~"))) if names else ()
+
+
+def _rollout(config: Config, engines: int) -> dict[str, Any]:
+    return {
+        "rollout.name": "vllm" if engines else UNKNOWN,
+        "rollout.mode": "async" if config.pick.flag("train.async_enable") else "sync",
+        "rollout.dtype": "bfloat16",  # openrlhf/trainer/ray/vllm_engine.py
+        "rollout.data_parallel": 1,
+        "rollout.pipeline_parallel": 1,
+        "rollout.expert_parallel": 1,
+        "rollout.top_k": -1,
+        "rollout.quantization": None,
+        "rollout.kv_cache_dtype": "auto",
+        "rollout.multi_turn": config.pick.text("train.agent_func_path") is not None,
+        "rollout.calculate_log_probs": config.pick.flag("algo.advantage.is_correction_enable"),
+        "rollout.engine_kwargs": {},
+    }
+
+
+def _roles(config: Config, together: bool) -> dict[str, Any]:
+    pick = config.pick
+    n, train = pick.whole("rollout.n_samples_per_prompt", 1), pick.whole("train.batch_size", 128)
+    mini = train // n if n > 0 and train % n == 0 else UNKNOWN
+    low, high = _range(pick.raw("actor.eps_clip_low_high"))
+    sharding = {
+        "strategy": "deepspeed",
+        "dtype": {"bf16": "bfloat16", "fp16": "float16"}.get(pick.text("ds.param_dtype", "bf16"), UNKNOWN),
+        "context_parallel": pick.whole("ds.ring_attn_size", 1),
+        "tensor_parallel": pick.whole("ds.tensor_parallel_size", 1),
+        "sequence_parallel": 1,
+        "pipeline_parallel": 1,
+        "expert_parallel": 1,
+    }
+    found: dict[str, Any] = {
+        "actor.mini_batch_size": mini,
+        "critic.mini_batch_size": mini,
+        "critic.micro_batch_size": pick.whole("train.micro_batch_size", 1),
+        "actor.infer_dynamic_batch": pick.flag("train.dynamic_batch_enable"),
+        "ref.infer_dynamic_batch": pick.flag("train.dynamic_batch_enable"),
+        "ref.infer_micro_batch_size": pick.whole("rollout.micro_batch_size", 1),
+        "critic.dynamic_batch": pick.flag("train.dynamic_batch_enable"),
+        "critic.model.lora_rank": pick.whole("ds.lora.rank", 0),
+        "actor.clip_ratio_low": low,
+        "actor.clip_ratio_high": high,
+        "actor.entropy_coeff": pick.number("actor.entropy_coef") or 0.0,
+        "actor.loss_mode": {"ppo": "vanilla", "gspo": "gspo"}.get(pick.text("actor.policy_loss_type", "ppo"), UNKNOWN),
+        "ref.shares_actor": False,
+        "ref.own_gpus": 0 if together or pick.flag("train.colocate_actor_ref") else _gpus(config, "ref"),
+        "critic.own_gpus": 0 if together else _gpus(config, "critic"),
+        "reward_model.own_gpus": 0 if together or pick.flag("train.colocate_critic_reward") else _gpus(
+            config, "reward"),
+    }  # fmt: skip
+    for role in ("actor", "ref", "critic", "reward_model"):
+        found |= {f"{role}.sharding.{name}": value for name, value in sharding.items()}
+    for role in ("actor", "critic"):
+        found[f"{role}.optim.name"] = pick.text(f"{role}.optim", "adam").replace("adam", "adamw")
+        # DeepSpeed clips nothing at 0.
+        found[f"{role}.optim.grad_clip"] = pick.number(f"{role}.max_norm", 1.0) or None
+    return found
+
+
+def _range(pair: Any) -> tuple[Any, Any]:
+    values = cast("list[Any]", pair) if isinstance(pair, list | tuple) else []
+    return (values[0], values[1]) if len(values) == 2 else (None, None)
+
+
+def _refused(config: Config, spec: RunSpec) -> Iterator[Refusal]:
+    """The assertions of `train_ppo_ray.py`, and DeepSpeed's of its batch."""
+    pick = config.pick
+    actors, engines = _gpus(config, "actor"), pick.whole("vllm.num_engines") or 0
+    together, is_async = pick.flag("train.colocate_all"), pick.flag("train.async_enable")
+    tensor, n = pick.whole("vllm.tensor_parallel_size", 1), pick.whole("rollout.n_samples_per_prompt", 1)
+    if pick.raw("actor.model_name_or_path") is None:
+        yield Refusal("actor.model_name_or_path", "expected a model, got none")
+    if together and not is_async and engines and actors != engines * tensor:
+        yield Refusal("vllm.num_engines", f"expected engines × tensor_parallel_size = {actors}, the actor's GPUs, with "
+                      f"train.colocate_all, got {engines} × {tensor}")  # fmt: skip
+    if (together or pick.flag("train.colocate_actor_ref")) and spec.ref is not None and _gpus(config, "ref") != actors:
+        yield Refusal("ref.num_gpus_per_node", f"expected the actor's {actors} GPUs where the two share them, got "
+                      f"{_gpus(config, 'ref')}")  # fmt: skip
+    group = max(1, pick.whole("ds.ring_attn_size", 1) * pick.whole("ds.tensor_parallel_size", 1))
+    ranks, micro = max(1, actors // group), max(1, pick.whole("train.micro_batch_size", 1))
+    train = pick.whole("train.batch_size", 128)
+    if not pick.flag("train.dynamic_batch_enable") and train % (micro * ranks):
+        words = (
+            f"expected a multiple of micro_batch_size × ranks = {micro * ranks}, which DeepSpeed asserts, got {train}"
+        )
+        yield Refusal("train.batch_size", words)
+    prompts, infer = pick.whole("rollout.batch_size", 1024), max(1, pick.whole("rollout.micro_batch_size", 1))
+    if n * prompts // infer < ranks:
+        yield Refusal("rollout.batch_size", f"expected a micro batch for each of {ranks} ranks, got "
+                      f"{n * prompts} samples in batches of {infer}")  # fmt: skip
+    if pick.flag("ds.packing_samples") and not engines:
+        yield Refusal("ds.packing_samples", "expected vllm.num_engines above 0 with packed samples, got none")
+    if is_async and pick.flag("vllm.enable_sleep") and together:
+        yield Refusal("vllm.enable_sleep", "expected no sleep with train.async_enable, got both")
+    if pick.flag("train.partial_rollout_enable") and not is_async:
+        yield Refusal("train.partial_rollout_enable", "expected train.async_enable beside it, got none")
+    scored = pick.text("reward.remote_url") or pick.text("train.agent_func_path")
+    if pick.flag("algo.dynamic_filtering_enable") and n <= 1:
+        yield Refusal("rollout.n_samples_per_prompt", f"expected more than 1 with dynamic filtering, got {n}")
+    if pick.flag("algo.dynamic_filtering_enable") and not scored:
+        yield Refusal("algo.dynamic_filtering_enable", "expected reward.remote_url or an agent beside it, got none")
+    if not scored and not pick.text("reward.model_name_or_path"):
+        yield Refusal("reward.model_name_or_path", "expected a reward model, reward.remote_url or an agent, got none")
+
+
+TRAINER = Trainer(
+    name="openrlhf",
+    title="OpenRLHF",
+    command=re.compile(r"openrlhf\.cli\.train_ppo_ray|(?:.*/)?train_ppo_ray\.py"),
+    signs=("train_ppo_ray",),
+    kind="ppo",
+    fields=_FIELDS,
+    named=_NAMED,
+    derive=_derive,
+    lacks=_LACKS,
+    refused=_refused,
+    asserts=frozenset(("CFG024",)),
+    moved=_moved(),
+)

@@ -1,0 +1,1 @@
+"""Tables of other trainers' keys, from their wheels or from commits of their repositories."""

@@ -1,0 +1,65 @@
+"""Where a trainer's source is read: a wheel, or a commit of a git directory (`DIR@REVISION`)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Source:
+    """A release. `place` is a wheel, or `DIR@REVISION`; `repository` is what a table calls the git directory."""
+
+    place: str
+    repository: str = ""
+
+    @cached_property
+    def is_wheel(self) -> bool:
+        """Whether it is a wheel."""
+        return self.place.endswith(".whl")
+
+    def text(self, path: str) -> str | None:
+        """Return the file PATH; None where there is none."""
+        if self.is_wheel:
+            with zipfile.ZipFile(self.place) as wheel:
+                return wheel.read(path).decode("utf-8") if path in wheel.namelist() else None
+        directory, _, revision = self.place.partition("@")
+        done = subprocess.run(
+            ["git", "-C", directory, "show", f"{revision}:{path}"], capture_output=True, text=True, check=False
+        )
+        return done.stdout if done.returncode == 0 else None
+
+    @property
+    def name(self) -> str:
+        """What a table says: `trl 1.9.0`, or `OpenRLHF/OpenRLHF@3c3be62`."""
+        if self.is_wheel:
+            package, version = Path(self.place).name.split("-")[:2]
+            return f"{package} {version}"
+        return f"{self.repository}@{self._git('rev-parse', '--short=10')}"
+
+    @property
+    def version(self) -> str:
+        """The version of a wheel, of a tag, or of the file version.txt."""
+        if self.is_wheel:
+            return Path(self.place).name.split("-")[1]
+        revision = self.place.partition("@")[2]
+        stated = self.text("version.txt")
+        return (stated or revision).strip().removeprefix("v")
+
+    @property
+    def date(self) -> str:
+        """The day on which it was made, as ISO says it."""
+        if self.is_wheel:
+            with zipfile.ZipFile(self.place) as wheel:
+                return "-".join(f"{part:02}" for part in max(one.date_time for one in wheel.infolist())[:3])
+        return self._git("show", "-s", "--format=%cs")
+
+    def _git(self, *words: str) -> str:
+        directory, _, revision = self.place.partition("@")
+        command = ["git", "-C", directory, *words, f"{revision}^{{commit}}"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return re.sub(r"\s+", " ", found)
