@@ -180,7 +180,8 @@ def test_uv_looks_where_pip_looks(home: Home, monkeypatch: pytest.MonkeyPatch, t
     config = tmp_path / "pip.conf"
     config.write_text(
         "[global]\nindex-url = https://mirror.example/simple\nextra-index-url =\n  https://a.example\n  file:///b\n"
-        "find-links = /wheels\nconstraint = /pins.txt\ncert = /certs.pem\ntimeout = 9\n[install]\ntrusted-host = a.example\n",
+        "find-links = /wheels\nconstraint = /pins.txt\ncert = /certs.pem\ntimeout = 9\n"
+        "[install]\ntrusted-host = a.example\n",
         encoding="utf-8",
     )
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
@@ -191,7 +192,8 @@ def test_uv_looks_where_pip_looks(home: Home, monkeypatch: pytest.MonkeyPatch, t
     call, cert = home.calls
     assert (
         "--default-index https://mirror.example/simple --index https://a.example --index file:///b "
-        "--find-links /other --find-links /more --allow-insecure-host a.example --constraint /pins.txt --no-deps -r pins.txt"
+        "--find-links /other --find-links /more --allow-insecure-host a.example --constraint /pins.txt --no-deps "
+        "-r pins.txt"
     ) in call
     assert cert == "cert /certs.pem"
     assert run(monkeypatch, "-r", "pins.txt", offline="/wheels") == ""
