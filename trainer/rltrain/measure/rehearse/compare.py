@@ -13,7 +13,7 @@ _UNREPEATABLE = ("timing_s/", "timing_per_token_ms/", "perf/", "engine/", "val/"
 """Time, speed, memory; validations, which a rehearsal does not make."""
 _ORDER = (
     "prompt_length/", "audit.sampled_tokens_sha256", "response_length/", "response/", "critic/score/",
-    "critic/rewards/", "critic/values", "critic/advantages/", "critic/returns/", "actor/lr", "critic/lr",
+    "critic/rewards/", "critic/values/", "critic/advantages/", "critic/returns/", "actor/lr", "critic/lr",
 )  # fmt: skip
 """As a step makes them; what is not here comes after these."""
 _LONGEST = 60
