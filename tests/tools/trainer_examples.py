@@ -38,7 +38,7 @@ from rlcheck.measure.config.trainers import trainers
 from tests.tools.lines import text_of
 
 RECORDS = Path(__file__).resolve().parents[1] / "fixtures" / "trainers"
-FOLDERS = ("examples", "docs", "recipes", "configs", "scripts", "README.md")
+FOLDERS = ("examples", "docs", "recipes", "configs", "scripts", "k8s", "README.md")
 _FENCE = re.compile(r"^[ \t]*```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^[ \t]*```", re.M | re.S)
 
 
@@ -67,7 +67,7 @@ def examples(trainer: Trainer, checkout: Path) -> Iterator[tuple[str, str]]:
         for path in _files(checkout):
             name = str(path.relative_to(checkout))
             text = path.read_text(encoding="utf-8", errors="replace")
-            is_script = path.suffix in (".sh", ".slurm", ".sbatch") and trainer.is_in(text)
+            is_script = path.suffix in (".sh", ".slurm", ".sbatch") and _starts(trainer, text)
             if is_script or (path.suffix in (".yaml", ".yml", ".toml") and _is_document(trainer, path, text)):
                 yield name, str(path)
             elif path.suffix == ".py":
@@ -77,6 +77,12 @@ def examples(trainer: Trainer, checkout: Path) -> Iterator[tuple[str, str]]:
                     yield from _commands(trainer, f"{name} docstring {number}", block, checkout)
             elif path.suffix == ".md":
                 yield from _blocks(trainer, name, text, Path(scratch))
+
+
+def _starts(trainer: Trainer, text: str) -> bool:
+    """Whether TEXT has a word of the trainer's, and the sign of its files where it has one."""
+    signed = not trainer.file_sign or f" {trainer.file_sign} " in text
+    return trainer.is_in(text) and signed
 
 
 def _files(checkout: Path) -> Iterator[Path]:
@@ -94,7 +100,7 @@ def _is_document(trainer: Trainer, path: Path, text: str) -> bool:
 
 
 def _has_calls(trainer: Trainer, text: str) -> bool:
-    return any(re.search(rf"\b{call}\(", text) for call in trainer.kinds)
+    return bool(trainer.calls) and any(re.search(rf"\b{call}\(", text) for call in trainer.kinds)
 
 
 def _docstrings(text: str) -> Iterator[str]:
@@ -113,7 +119,7 @@ def _commands(trainer: Trainer, name: str, block: str, checkout: Path) -> Iterat
     for number, part in enumerate(re.split(r"\n\s*\n", block)):
         lines = [line for line in part.splitlines() if not line.strip().startswith(("```", "#"))]
         command = "\n".join(lines).strip()
-        if trainer.is_in(command) or any(settings_in(word, checkout) for word in re.findall(r"\S+\.py\b", command)):
+        if _starts(trainer, command) or any(settings_in(word, checkout) for word in re.findall(r"\S+\.py\b", command)):
             yield f"{name}.{number}", command + "\n"
 
 
@@ -160,7 +166,9 @@ def _one(record: Record, framework: str, example: str, source: str) -> None:
         findings = judge(Facts(config=known(run)), checks, Library())
     except UserError as error:
         why = str(error).rpartition("/")[2][-200:]
-        piece = ".md " in example and any(words in why for words in ("not Python", "no such file"))
+        piece = ".md " in example and any(
+            words in why for words in ("not Python", "no such file", "expected keys such as", "not YAML")
+        )
         (record.left_out if piece else record.refused)[example] = why
         return
     except Exception as error:  # what this tool looks for

@@ -34,8 +34,13 @@ class Option:
     wrong: str = ""
 
 
-def options_of(words: Sequence[str], keys: Mapping[str, Key]) -> tuple[list[Option], list[str]]:
-    """WORDS as options, and those words that belong to none."""
+def options_of(
+    words: Sequence[str], keys: Mapping[str, Key], *, abbreviates: bool = True
+) -> tuple[list[Option], list[str]]:
+    """WORDS as options, and those words that belong to none.
+
+    `abbreviates`: whether the only beginning of an option stands for it.
+    """
     found: list[Option] = []
     strays: list[str] = []
     at = 0
@@ -46,7 +51,7 @@ def options_of(words: Sequence[str], keys: Mapping[str, Key]) -> tuple[list[Opti
             strays.append(words[at - 1])
             continue
         values = [] if matched["value"] is None else [matched["value"]]
-        name, key, negated = _named(matched["name"], keys)
+        name, key, negated = _named(matched["name"], keys, abbreviates)
         if matched["value"] is None:
             most = _most(key, negated)
             while at < len(words) and len(values) < most and not _OPTION.fullmatch(words[at]):
@@ -55,25 +60,30 @@ def options_of(words: Sequence[str], keys: Mapping[str, Key]) -> tuple[list[Opti
         is_flag = key is not None and (key.flag or negated)
         if is_flag and not values and at < len(words) and words[at].lower() in (*_TRUE, *_FALSE):
             values, at = [words[at]], at + 1
-        found.append(_option(matched["name"] if key is None else name, key, values, negated))
+        found.append(_option(matched["name"], name, key, values, negated))
     return found, strays
 
 
-def _named(typed: str, keys: Mapping[str, Key]) -> tuple[str, Key | None, bool]:
+def _named(typed: str, keys: Mapping[str, Key], abbreviates: bool) -> tuple[str, Key | None, bool]:
     """The key that an option means: itself, with dashes for underscores, `no_KEY`, or its only beginning."""
     for name in (typed, typed.replace("-", "_")):
         if name in keys:
             return name, keys[name], False
         bare = re.sub(r"(^|\.)no[-_]", r"\1", name, count=1)
-        if bare != name and bare in keys and keys[bare].types == ("bool",):
+        if bare != name and bare in keys and _has_no(keys[bare]):
             return bare, keys[bare], True
-        begun = [key for key in keys if key.startswith(name)] if len(name) > 2 else []
+        begun = [key for key in keys if key.startswith(name)] if abbreviates and len(name) > 2 else []
         if len(begun) == 1:
             return begun[0], keys[begun[0]], False
         above = [key for key in keys if keys[key].free and name.startswith(f"{key}.")]
         if above:
             return name, Key(), False
     return typed, None, False
+
+
+def _has_no(key: Key) -> bool:
+    """Whether `--no-KEY` turns it off: a truth, or a section that may be absent."""
+    return key.types == ("bool",) or (key.nullable and "dict" in key.types)
 
 
 def _most(key: Key | None, negated: bool) -> int:
@@ -85,15 +95,16 @@ def _most(key: Key | None, negated: bool) -> int:
     return {"": 1, "?": 1, "+": 1 << 10, "*": 1 << 10}.get(key.many) or int(key.many)
 
 
-def _option(name: str, key: Key | None, values: list[str], negated: bool) -> Option:
-    text = " ".join([f"--{name}", *values])
+def _option(typed: str, name: str, key: Key | None, values: list[str], negated: bool) -> Option:
+    text = " ".join([f"--{typed}", *values])
     text = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     if key is None:
-        return Option(name, " ".join(values), text, is_known=False)
+        return Option(typed, " ".join(values), text, is_known=False)
     name = key.sets or name
     if key.flag or negated:
         wrong = f"takes no value, got {values[0]!r}" if values else ""
-        return Option(name, not (negated or key.negates), text, wrong=wrong)
+        off = None if "dict" in key.types else False
+        return Option(name, off if negated or key.negates else True, text, wrong=wrong)
     if not values and key.many != "*":
         # HfArgumentParser lets a flag of type bool be alone.
         is_bool = key.types == ("bool",) and key.many == "?"

@@ -33,6 +33,8 @@ class Config:
     """Keys that the trainer's command hands to its launcher."""
     open_keys: dict[str, str] = field(default_factory=dict[str, str])
     """Keys without a value that could be read, and why: only the shell or the program knows it, or it is none."""
+    open_words: list[str] = field(default_factory=list[str])
+    """Words of the command that the shell alone knows, which may be any options."""
 
     @property
     def pick(self) -> Picker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlcheck.measure.config.document import Document
 from rlcheck.measure.config.rltrain_data import keys as rltrain_keys
 from rlcheck.measure.config.spec_file import is_spec
-from rlcheck.measure.config.trainer import layout
+from rlcheck.measure.config.trainer import Trainer, layout, row_of
 from rlcheck.measure.config.trainer import versions as trainer_versions
 from rlcheck.measure.config.trainers import trainers
 from rlcheck.measure.config.trees import flatten, has
@@ -46,9 +46,17 @@ def _other(written: list[str]) -> str:
     return best if counts[best] * 2 >= len(written) and counts[best] else ""
 
 
+def kind_of(trainer: Trainer, document: Document) -> str:
+    """The kind whose keys the document has most of; the trainer's usual one where others have no more."""
+    written = [key for key, _ in flatten(document.tree)]
+    kinds = sorted({trainer.kind, *trainer.kinds.values()}, key=lambda kind: kind != trainer.kind)
+    tables = {kind: layout(trainer.name, trainer_versions(trainer.name)[0], kind).keys for kind in kinds}
+    return max(kinds, key=lambda kind: sum(row_of(tables[kind], key) is not None for key in written))
+
+
 def _num_known(name: str, kind: str, written: list[str]) -> int:
     keys = layout(name, trainer_versions(name)[0], kind).keys
-    return sum(key in keys or key.rpartition(".")[0] in keys for key in written)
+    return sum(row_of(keys, key) is not None or key.rpartition(".")[0] in keys for key in written)
 
 
 def _known(key: str) -> bool:

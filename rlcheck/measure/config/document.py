@@ -1,4 +1,4 @@
-"""A YAML (or JSON) document as a tree, with the place of every key and what is wrong with its form."""
+"""A YAML (or JSON, or TOML) document as a tree, with the place of every key and what is wrong with its form."""
 
 from __future__ import annotations
 
@@ -53,6 +53,10 @@ def parse(name: str, text: str) -> Document:
     Raises:
         ReadError: it is no YAML, or holds no mapping.
     """
+    if name.endswith(".toml"):
+        from rlcheck.measure.config.toml import parse_toml
+
+        return parse_toml(name, text)
     root = _compose(name, text)
     document = Document(name)
     if root is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -16,7 +17,7 @@ from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.fill import filled, refusals
 from rlcheck.measure.config.overrides import read_overrides
 from rlcheck.measure.config.rltrain_keys import nearest
-from rlcheck.measure.config.trainer import Key, Layout, Trainer, layout, versions
+from rlcheck.measure.config.trainer import Key, Layout, Trainer, layout, row_of, sections_of, versions
 from rlcheck.measure.config.trees import Tree, as_tree
 
 _PYTHON: Mapping[str, tuple[type, ...]] = {
@@ -24,6 +25,10 @@ _PYTHON: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 _WORDS = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "list": "a list",
           "dict": "a mapping"}  # fmt: skip
+
+
+# An array or a variable of which nothing is known; of "$@" a user says nothing.
+_OPEN_WORDS = re.compile(r"\$\{?[A-Za-z_]\w*(?:\[[@*]\])?\}?")
 
 
 @dataclass
@@ -132,21 +137,29 @@ def _number(version: str) -> tuple[int, ...]:
 
 def _num_unknown(given: Given, keys: Mapping[str, Key]) -> tuple[int, int]:
     """Keys that KEYS do not have, of how many."""
-    options, _ = options_of(given.words, keys)
+    options, _ = options_of(given.words, keys, abbreviates=False)
     names = [key for key, _ in flat(given.document.tree, keys)] if given.document is not None else []
     names += [*given.calls.places] if given.calls is not None else []
-    unknown = sum(not option.is_known for option in options) + sum(name not in keys for name in names)
+    unknown = sum(not option.is_known for option in options) + sum(row_of(keys, name) is None for name in names)
     return unknown, len(options) + len(names)
 
 
-def flat(tree: Tree, keys: Mapping[str, Key], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys of TREE; mappings that a key takes as its value stay whole."""
+def flat(tree: Tree, keys: Mapping[str, Key]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys of TREE; mappings that a key takes as its value stay whole, items of a list have their number."""
+    return _flat(tree, keys, sections_of(keys), "")
+
+
+def _flat(tree: Tree, keys: Mapping[str, Key], sections: set[str], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         key, inner = f"{prefix}{name}", as_tree(value)
-        if inner and key not in keys:
-            yield from flat(inner, keys, f"{key}.")
-        else:
-            yield key, value
+        plain = re.sub(r"\.\d+(?=\.|$)", ".*", key)
+        if inner and (row_of(keys, key) is None or plain in sections):
+            yield from _flat(inner, keys, sections, f"{key}.")
+            continue
+        yield key, value
+        if isinstance(value, list) and f"{plain}.*" in sections:
+            for number, item in enumerate(cast("list[Any]", value)):
+                yield from _flat(as_tree(item) or {}, keys, sections, f"{key}.{number}.")
 
 
 def _document(reading: _Reading, document: Document) -> None:
@@ -154,8 +167,8 @@ def _document(reading: _Reading, document: Document) -> None:
         place = document.places.get(key, Place(file=document.name))
         if key.split(".")[0] in reading.trainer.beside:
             continue
-        if key in reading.layout.keys:
-            reading.set(reading.layout.keys[key].sets or key, value, place)
+        if (row := row_of(reading.layout.keys, key)) is not None:
+            reading.set(row.sets or key, value, place)
         elif key in reading.launcher and reading.trainer.config_option:
             reading.config.launch[key] = value
             reading.config.given[key] = place
@@ -164,9 +177,13 @@ def _document(reading: _Reading, document: Document) -> None:
 
 
 def _is_free(reading: _Reading, key: str) -> bool:
-    parts = key.split(".")
-    above = (reading.layout.keys.get(".".join(parts[:length])) for length in range(1, len(parts)))
-    return any(row is not None and (row.free or "dict" in row.types or not row.types) for row in above)
+    parts, keys = key.split("."), reading.layout.keys
+    sections = sections_of(keys)
+    for above in (".".join(parts[:length]) for length in range(1, len(parts))):
+        row = row_of(keys, above)
+        if row is not None and (row.free or (above not in sections and ("dict" in row.types or not row.types))):
+            return True
+    return False
 
 
 def _calls(reading: _Reading, calls: Calls) -> None:
@@ -182,7 +199,7 @@ def _calls(reading: _Reading, calls: Calls) -> None:
 
 
 def _options(reading: _Reading, given: Given) -> None:
-    options, strays = options_of(given.words, reading.layout.keys)
+    options, strays = options_of(given.words, reading.layout.keys, abbreviates=reading.trainer.abbreviates)
     for option in options:
         place = Place(text=option.text)
         if option.is_known:
@@ -196,12 +213,17 @@ def _options(reading: _Reading, given: Given) -> None:
             _unknown(reading, option.key, str(option.value), place)
         else:
             reading.config.notes.append(f"--{option.key} is taken for an option of the program itself")
+    reading.config.open_words += [word for word in strays if _OPEN_WORDS.fullmatch(word)]
     for word in strays:
         if word.strip("$@\"'; \\") and not word.startswith(("$", ">", "2>", "&>", "|")):
             reading.config.problems.append(KeyProblem(
-                kind="syntax", key=word, message=f"is no option; {reading.trainer.title} refuses it",
+                kind="syntax", key=word, message=f"is no option; {reading.trainer.title} {_does(reading.trainer)} it",
                 place=Place(text=word),
             ))  # fmt: skip
+
+
+def _does(trainer: Trainer) -> str:
+    return "ignores" if trainer.ignores else "refuses"
 
 
 def _set_option(reading: _Reading, option: Option, place: Place) -> None:
@@ -218,7 +240,7 @@ def _overrides(reading: _Reading, words: Sequence[str]) -> None:
     overrides, problems = read_overrides(words, hydra=False)
     reading.config.problems += problems
     for override in overrides:
-        row = reading.layout.keys.get(override.key)
+        row = row_of(reading.layout.keys, override.key)
         if row is None:
             _unknown(reading, override.key, shown(override.value), override.place)
             continue
@@ -244,7 +266,8 @@ def _unknown(reading: _Reading, key: str, value: str, place: Place) -> None:
         )
         return
     near = (instead,) if instead else tuple(nearest(key, [name for name, row in keys.items() if not row.sets]))
-    said = f"unknown key; did you mean {near[0]}?" if near else "unknown key"
+    what = f"unknown key, which {trainer.title} ignores" if trainer.ignores else "unknown key"
+    said = f"{what}; did you mean {near[0]}?" if near else what
     config.problems.append(KeyProblem("unknown", key, said, place, instead=near, value=value))
 
 
@@ -263,9 +286,11 @@ def _rename(reading: _Reading) -> None:
 
 def _judge(reading: _Reading) -> None:
     """Values of the wrong type or choice, deprecated keys, and keys that must be given."""
-    config, told = reading.config, {problem.key for problem in reading.config.problems if problem.kind == "type"}
-    for key, row in reading.layout.keys.items():
-        if row.required and key not in config.given and not row.sets:
+    config, keys = reading.config, reading.layout.keys
+    told = {problem.key for problem in reading.config.problems if problem.kind == "type"}
+    items = {key: row for key in config.given if key not in keys and (row := row_of(keys, key)) is not None}
+    for key, row in {**keys, **items}.items():
+        if row.required and key not in config.given and not row.sets and not config.open_words:
             config.problem("missing", key, "must be given")
         if key not in config.given or key in config.open_keys or key in told:
             continue
@@ -318,5 +343,5 @@ def _refuse(reading: _Reading, spec: RunSpec) -> None:
     config = reading.config
     told = {problem.key for problem in config.problems if problem.kind in ("type", "missing")}
     for refusal in refusals(config, spec, reading.trainer, reading.layout.keys):
-        if refusal.key not in told:
+        if refusal.key not in told and not (refusal.lacks and config.open_words):
             config.problem("refused", refusal.key, refusal.message, value=shown(config.values.get(refusal.key)))

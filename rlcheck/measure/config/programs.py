@@ -7,16 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlcheck.measure.config.calls import Calls, calls_in
+from rlcheck.measure.config.document import Document, parse
 from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.source_text import text_of
 from rlcheck.measure.config.trainer import Trainer
 from rlcheck.measure.config.trainers import trainers
+from rlcheck.measure.config.trees import Tree, as_tree
 
 
 def found(path: str, directory: Path | None) -> Path | None:
     """The file of PATH, from the working directory or beside the script; None where there is none."""
     bases = [Path.cwd(), *([directory] if directory is not None else [])]
     return next((base / path for base in bases if (base / path).is_file()), None)
+
+
+def sourced(path: str, directory: Path) -> str | None:
+    """The text of a script that another one in DIRECTORY sources by PATH, whose beginning the shell alone may know."""
+    rest = re.sub(r"^\$(?:\w+|\{.*\}|\(.*\))/+", "", path, flags=re.DOTALL)
+    if "$" in rest or (rest == path and path.startswith("/") and not Path(path).is_file()):
+        return None
+    bases = [directory, *list(directory.parents)[:4]] if rest != path else [directory, Path.cwd()]
+    file = next((base / rest for base in bases if (base / rest).is_file()), None)
+    return None if file is None else text_of(file)
 
 
 def calls_of(name: str, text: str) -> tuple[Trainer, Calls]:
@@ -77,3 +89,47 @@ def file_named(trainer: Trainer, words: Sequence[str], directory: Path | None) -
                 raise ReadError(f"{option} {path}: no such file; give its path from here or beside the script")
             return file
     return None
+
+
+def composed(trainer: Trainer, words: Sequence[str], directory: Path | None) -> tuple[Document | None, list[str]]:
+    """The files of keys that WORDS name after the trainer's sign, later ones over earlier ones, and the other words.
+
+    Raises:
+        ReadError: one of them is not there, or is none.
+    """
+    document: Document | None = None
+    rest: list[str] = []
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith(trainer.file_sign):
+            rest.append(word)
+            continue
+        path = word.removeprefix(trainer.file_sign) or (waiting.pop(0) if waiting else "")
+        file = found(path, directory) if path else None
+        if file is None:
+            raise ReadError(f"{trainer.file_sign} {path}: no such file; give its path from here or beside the script")
+        section = ""
+        if rest and rest[-1].startswith("--") and "=" not in rest[-1]:
+            section = rest.pop().removeprefix("--").replace("-", "_")
+        document = _over(document or Document(str(file)), parse(str(file), text_of(file)), section)
+    return document, rest
+
+
+def _over(below: Document, above: Document, section: str) -> Document:
+    tree = above.tree
+    for part in reversed(section.split(".") if section else []):
+        tree = {part: tree}
+    prefix = f"{section}." if section else ""
+    below.tree = _merged(below.tree, tree)
+    below.places |= {f"{prefix}{key}": place for key, place in above.places.items()}
+    below.problems += above.problems
+    return below
+
+
+def _merged(below: Tree, above: Tree) -> Tree:
+    found: Tree = dict(below)
+    for key, value in above.items():
+        one, other = as_tree(found.get(key)), as_tree(value)
+        found[key] = _merged(one, other) if one and other else value
+    return found

@@ -15,7 +15,7 @@ from rlcheck.measure.config import credentials, models, outputs, paths, programs
 from rlcheck.measure.config.calls import Calls
 from rlcheck.measure.config.compose import VERLS_OWN
 from rlcheck.measure.config.config import Config
-from rlcheck.measure.config.detect import framework_of
+from rlcheck.measure.config.detect import framework_of, kind_of
 from rlcheck.measure.config.document import Document, parse
 from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.foreign import Given, Read, read_trainer
@@ -105,7 +105,11 @@ def _other(
     named = programs.file_named(trainer, words, given.directory)
     if named is not None:
         document = parse(str(named), text_of(named))
-    kind = given.kind or programs.kind_of(trainer, given.calls)
+    if trainer.file_sign and words:
+        document, words = programs.composed(trainer, words, given.directory)
+    kind = given.kind or (
+        kind_of(trainer, document) if document is not None else programs.kind_of(trainer, given.calls)
+    )
     what = Given(
         given.name, kind, words, overrides, given.before, document, given.calls, is_guessed=bool(given.program)
     )
@@ -183,7 +187,8 @@ def _from_text(name: str, text: str, words: list[str], directory: Path) -> _Give
         raise ReadError(f"{name} is empty; give a config file, a script or a recipe")
     if name.endswith(".py"):
         return _from_python(name, text, directory)
-    launch = launch_in(name, text, lambda path: programs.settings_in(path, directory))
+    launch = launch_in(name, text, lambda path: programs.settings_in(path, directory),
+                       lambda path: programs.sourced(path, directory))  # fmt: skip
     if launch is None:
         if text.startswith("#!") or name.endswith((".sh", ".bash", ".slurm", ".sbatch")):
             raise ReadError(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.overrides import is_override
 from rlcheck.measure.config.shell_words import Word, expand, statements
+from rlcheck.measure.config.trainer import Trainer
 from rlcheck.measure.config.trainers import started, trainers
 
 _VERL = re.compile(r"verl\.trainer\.main_ppo\w*|(?:.*/)?main_ppo\w*\.py")
@@ -78,11 +79,15 @@ class _Seen(NamedTuple):
     """What is not set in the script, as far as it went into another variable."""
 
 
+Sourced = Callable[[str], str | None]
+"""The text of a script that another one reads in by `source PATH`; None for one that is not here."""
 Programs = Callable[[str], tuple[str, str] | None]
 """The trainer and the kind of a Python file by its path; None for one that is not there or holds neither."""
 
 
-def launch_in(name: str, text: str, programs: Programs = lambda path: None) -> Launch | None:
+def launch_in(
+    name: str, text: str, programs: Programs = lambda path: None, sourced: Sourced = lambda path: None
+) -> Launch | None:
     """The first command in TEXT that starts a run; None where there is none, as in a YAML file.
 
     Raises:
@@ -96,14 +101,14 @@ def launch_in(name: str, text: str, programs: Programs = lambda path: None) -> L
     notes: list[str] = []
     found: Launch | None = None
     other = ""
-    for words, conditional in _statements(text):
+    for words, conditional in _statements(text, seen, sourced):
         if found is None and (start := _start(words)) is not None:
             found = _command(words, start, seen, notes)
             if found is None:
                 return None
         elif found is None and (foreign := _foreign(words, seen, notes, programs)) is not None:
             found = foreign
-        elif found is not None and (_start(words) is not None or started([word.text for word in words]) is not None):
+        elif found is not None and (_start(words) is not None or _started(words, seen) is not None):
             notes.append(f"{name} starts more than one run; the first was read")
             break
         else:
@@ -116,12 +121,19 @@ def launch_in(name: str, text: str, programs: Programs = lambda path: None) -> L
     return found
 
 
-def _statements(text: str) -> Iterator[tuple[list[Word], bool]]:
-    """The commands of a script, and those that it hands to a shell of its own (`bash -c "…"`)."""
+def _statements(text: str, seen: _Seen, sourced: Sourced) -> Iterator[tuple[list[Word], bool]]:
+    """The commands of a script, of scripts that it sources, and those that it hands to a shell of its own
+    (`bash -c "…"`)."""
     for words, conditional in statements(text):
+        inner = None
+        if len(words) == 2 and words[0].text in ("source", "."):
+            inner = sourced("".join(_expanded(words[1:], seen, [])))
+        if inner is not None:
+            yield from ((more, conditional or depends) for more, depends in _statements(inner, seen, lambda path: None))
+            continue
         handed = next((after for before, after in pairwise(words) if before.text == "-c" and " " in after.text), None)
         if handed is not None:
-            yield from ((inner, conditional) for inner, _ in statements(handed.text))
+            yield from ((command, conditional) for command, _ in statements(handed.text))
         else:
             yield words, conditional
 
@@ -129,7 +141,7 @@ def _statements(text: str) -> Iterator[tuple[list[Word], bool]]:
 def _foreign(words: list[Word], seen: _Seen, notes: list[str], programs: Programs) -> Launch | None:
     """The command of another trainer, or of a Python file that has its settings in it."""
     texts = [word.text for word in words]
-    found = started(texts)
+    found = _started(words, seen)
     if found is not None:
         trainer, kind, start, end = found
         return Launch(trainer.name, kind=kind, before=tuple(_expanded(words[:start], seen, [])),
@@ -140,6 +152,10 @@ def _foreign(words: list[Word], seen: _Seen, notes: list[str], programs: Program
             return Launch(known[0], kind=known[1], program=text, before=tuple(_expanded(words[:number], seen, [])),
                           words=_expanded(words[number + 1 :], seen, notes))  # fmt: skip
     return None
+
+
+def _started(words: list[Word], seen: _Seen) -> tuple[Trainer, str, int, int] | None:
+    return started([word.text for word in words], lambda at: _expanded(words[at:], seen, []))
 
 
 def _expanded(words: list[Word], seen: _Seen, notes: list[str]) -> list[str]:

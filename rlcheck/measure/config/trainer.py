@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
@@ -55,10 +55,14 @@ class Keys(Struct, frozen=True):
 
 
 class Refusal(NamedTuple):
-    """What a trainer's own rules refuse: the key, and what is wrong, as `expected …, got …`."""
+    """What a trainer's own rules refuse: the key, and what is wrong, as `expected …, got …`.
+
+    `lacks`: whether it is that another key is not given.
+    """
 
     key: str
     message: str
+    lacks: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,14 @@ class Trainer:
     """Of keys whose choices no table shows: those that the code compares with."""
     beside: frozenset[str] = frozenset()
     """Sections of its files that are no keys, such as the variables of `env`."""
+    owns: Callable[[Sequence[str]], bool] = lambda words: True
+    """Of a program whose name says little (train.py): whether these words, as the shell passes them, are its."""
+    abbreviates: bool = True
+    """Whether the beginning of an option stands for it, as argparse has it unless it is told otherwise."""
+    ignores: bool = False
+    """Whether it goes on without a word where it does not know an option."""
+    file_sign: str = ""
+    """The word before a file of keys on its command line, of which there may be several: `@`."""
 
     def is_in(self, text: str) -> bool:
         """Whether TEXT may start this trainer."""
@@ -124,6 +136,16 @@ class Layout:
     version: str
     keys: Mapping[str, Key]
     source: KeyTable
+
+
+def row_of(keys: Mapping[str, Key], key: str) -> Key | None:
+    """The row of KEY, whose numbers are `*` in the table: those of a list's items."""
+    return keys.get(key) or keys.get(re.sub(r"\.\d+(?=\.|$)", ".*", key))
+
+
+def sections_of(keys: Mapping[str, Key]) -> set[str]:
+    """Keys that other keys are below."""
+    return {key[:at] for key in keys for at in (found.start() for found in re.finditer(r"\.", key))}
 
 
 def versions(name: str) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def read(cases: Cases, directory: Path, file: str, *, num_gpus: int = 0, look: b
 
 def written(cases: Cases, directory: Path, changed: Mistake | None = None) -> str:
     first = next(iter(cases.configs))
-    for name, text in cases.configs.items():
+    for name, text in {**cases.configs, **cases.beside}.items():
         if changed is not None and name == (changed.file or first) and changed.old:
             assert changed.old in text, changed.what
             text = text.replace(changed.old, changed.new, 1)
@@ -100,7 +100,7 @@ def test_each_trainer_has_enough_mistakes_and_a_config_of_each_kind(name: str) -
 
 
 RECORDS = Path(__file__).resolve().parents[2] / "fixtures" / "trainers"
-STALE = {"openrlhf": {"prompt_max_len", "generate_max_len"}}
+STALE = {"openrlhf": {"prompt_max_len", "generate_max_len"}, "slime": {"use-critic"}}
 """Keys of shipped examples that the trainer itself no longer has."""
 
 

@@ -21,10 +21,13 @@ class _OpenError(Exception):
     """What only running the code would show."""
 
 
-def arguments(text: str) -> dict[str, dict[str, Any]]:
-    """Return the keys of every `add_argument` of a module, by the option's name; loops over literals are unrolled."""
+def arguments(text: str, known: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """Return the keys of every `add_argument` of a module, by the option's name; loops over literals are unrolled.
+
+    KNOWN are variables of the module whose values are given; `reset_arg` is Megatron's parser with another default.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for call, names in _calls(ast.parse(text).body, {}):
+    for call, names in _calls(ast.parse(text).body, known or {}):
         options = [str(_or(one, names, "")) for one in call.args]
         options = [one.removeprefix("--") for one in options if one.startswith("--")]
         if not options:
@@ -49,14 +52,18 @@ def _calls(body: list[ast.stmt], names: Mapping[str, Any]) -> Iterator[tuple[ast
             yield from _calls([*node.body, *getattr(node, "orelse", [])], names)
         elif isinstance(node, ast.Expr | ast.Assign):
             value = node.value
-            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in (
-                "add_argument",):  # fmt: skip
+            if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in (
+                "add_argument", "reset_arg"):  # fmt: skip
                 yield value, names
 
 
 def _argument(option: str, given: Mapping[str, ast.expr], names: Mapping[str, Any]) -> dict[str, Any]:
     entry: dict[str, Any] = {}
     action = _or(given.get("action"), names, "")
+    if "action" in given and ast.unparse(given["action"]).endswith("BooleanOptionalAction"):
+        return {"types": ["bool"], "default": _or(given.get("default"), names, None), "flag": True}
+    if "action" in given and not action:  # a class of its own
+        return {"types": [], "default": None, "nullable": True, "many": str(_or(given.get("nargs"), names, "?"))}
     if action in ("store_true", "store_false"):
         entry = {"types": ["bool"], "default": action == "store_false", "flag": True}
         if action == "store_true" and "default" in given:
@@ -117,8 +124,8 @@ def _field(node: ast.AnnAssign, constants: Mapping[str, ast.expr]) -> dict[str, 
     if default is not None:
         entry["default"] = _or(default, {}, None)
     elif "default_factory" in given:
-        kinds: dict[str, Any] = {"list": [], "dict": {}}
-        entry["default"] = kinds.get(ast.unparse(given["default_factory"]))
+        made: dict[str, Any] = {"list": [], "dict": {}}
+        entry["default"] = made.get(ast.unparse(given["default_factory"]))
     else:
         entry["required"] = True
     if entry.get("default") is None and not entry.get("required"):
@@ -161,8 +168,8 @@ def _kinds(node: ast.expr) -> tuple[list[str], list[str]]:
             return sorted({type(one).__name__.replace("NoneType", "None") for one in values}), [
                 str(one) for one in values if isinstance(one, str)
             ]
-        if outer in ("Optional", "Union", "Annotated"):
-            parts = [_kinds(one) for one in (inner[:1] if outer == "Annotated" else inner)]
+        if outer in ("Optional", "Union", "Annotated", "A"):
+            parts = [_kinds(one) for one in (inner[:1] if outer[0] == "A" else inner)]
             kinds = [kind for part in parts for kind in part[0]] + ["None"] * (outer == "Optional")
             return kinds, [one for part in parts for one in part[1]]
         return [_NAMES.get(outer, "")], []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from tests.tools.trainer_keys.models import Models
+from tests.tools.trainer_keys.parsers import megatron, patched, router, sglang
 from tests.tools.trainer_keys.reading import arguments, fields
 from tests.tools.trainer_keys.sources import Source
 
@@ -64,7 +66,55 @@ def _trl(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
     return groups, kinds
 
 
+_SKIPPED = (
+    "model_path", "config", "trust_remote_code", "random_seed", "enable_memory_saver", "tp_size", "port", "nnodes",
+    "node_rank", "dist_init_addr", "gpu_id_step", "base_gpu_id", "nccl_port", "skip_server_warmup",
+    "enable_return_routed_experts",
+)  # fmt: skip
+"""Options of SGLang's server that `slime/backends/sglang_utils/arguments.py` leaves out."""
+_PATCHES = ("megatron", "sglang", "sglang-top_p", "sglang-release_hicache", "sglang-pull_weights",
+            "sglang-deterministic")  # fmt: skip
+
+
+def _slime(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """slime with the Megatron-LM, the sglang and the sglang-router of its Dockerfile, and its patches of them."""
+    megatron_lm, server, routes = beside
+    groups: Groups = {"megatron": megatron(megatron_lm), "sglang": sglang(server, _SKIPPED), "router": router(routes)}
+    for name in _PATCHES:
+        added, served = patched(source.text(f"docker/patch/latest/{name}.patch") or "")
+        groups["megatron"] |= added
+        groups["sglang"] |= served
+    groups["engines"] = {
+        option: key for option, key in arguments(source.text("slime/backends/sglang_utils/arguments.py") or "").items()
+        if option not in groups["sglang"]
+    }  # fmt: skip
+    groups["slime"] = arguments(source.text("slime/utils/arguments.py") or "")
+    every = ["megatron", "sglang", "router", "engines", "slime"]
+    return groups, {"rl": every, "async": every}
+
+
+_PRIME = {
+    "rl": ("rl", "RLConfig"), "trainer": ("trainer", "TrainerConfig"), "sft": ("sft", "SFTConfig"),
+    "orchestrator": ("orchestrator", "OrchestratorConfig"), "inference": ("inference", "InferenceConfig"),
+    "evals": ("evals", "EvalsConfig"), "env-server": ("env_server", "EnvServerConfig"),
+}  # fmt: skip
+
+
+def _prime_rl(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    del beside
+
+    def read(module: str) -> str | None:
+        path = f"{module.replace('.', '/')}.py"
+        return source.text(f"packages/prime-rl-configs/src/{path}") if module.startswith("prime_rl.configs") else None
+
+    models = Models(read)
+    groups = {kind: models.keys(f"prime_rl.configs.{module}", name) for kind, (module, name) in _PRIME.items()}
+    return groups, {kind: [kind] for kind in groups}
+
+
 RECIPES: Mapping[str, Recipe] = {
     "openrlhf": Recipe("OpenRLHF/OpenRLHF", _openrlhf),
+    "prime-rl": Recipe("PrimeIntellect-ai/prime-rl", _prime_rl),
+    "slime": Recipe("THUDM/slime", _slime),
     "trl": Recipe("huggingface/trl", _trl),
 }

@@ -39,15 +39,20 @@ class Source:
         if self.is_wheel:
             package, version = Path(self.place).name.split("-")[:2]
             return f"{package} {version}"
-        return f"{self.repository}@{self._git('rev-parse', '--short=10')}"
+        # Of what a trainer takes beside itself, the directory's name says whose it is.
+        owned = re.search(r"([\w.-]+)\+([\w.-]+)", self.place.partition("@")[0])
+        repository = "/".join(owned.groups()) if owned is not None else self.repository
+        return f"{repository}@{self._git('rev-parse', '--short=10')}"
 
     @property
     def version(self) -> str:
-        """The version of a wheel, of a tag, or of the file version.txt."""
+        """The version of a wheel, of the file version.txt or setup.py, or of a tag."""
         if self.is_wheel:
             return Path(self.place).name.split("-")[1]
         revision = self.place.partition("@")[2]
         stated = self.text("version.txt")
+        if stated is None and (made := re.search(r'version="([\d.]+)"', self.text("setup.py") or "")) is not None:
+            stated = made[1]
         return (stated or revision).strip().removeprefix("v")
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 
@@ -30,15 +30,18 @@ def titled(framework: str) -> str:
     return framework if trainer is None else trainer.title
 
 
-def started(words: Sequence[str]) -> tuple[Trainer, str, int, int] | None:
-    """The trainer that a command line starts, the kind, and where its command begins and ends; None: none of them."""
+def started(words: Sequence[str], passed: Callable[[int], Sequence[str]]) -> tuple[Trainer, str, int, int] | None:
+    """The trainer that a command line starts, the kind, and where its command begins and ends; None: none of them.
+
+    PASSED returns the words from a number on as the shell passes them.
+    """
     for number, word in enumerate(words):
         plain = word.rsplit("/", 1)[-1]
         pair = f"{plain} {words[number + 1]}" if number + 1 < len(words) else ""
         for trainer in trainers().values():
             for text, length in ((word, 1), (pair, 2)):
                 matched = trainer.command.fullmatch(text)
-                if matched is not None:
+                if matched is not None and trainer.owns(passed(number)):
                     kind = matched.groupdict().get("kind") or trainer.kind
                     return trainer, kind, number, number + length
     return None

@@ -29,6 +29,7 @@ class Mistake:
 class Cases:
     """`configs`: text by file name; `command`: what is given to rlcheck for each, where that is not the file.
 
+    `beside`: files that the configs read.
     `means`: fields of the run by file, `without`: fields that must have no value.
     """
 
@@ -36,4 +37,5 @@ class Cases:
     means: dict[str, dict[str, Any]]
     mistakes: tuple[Mistake, ...]
     without: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    beside: dict[str, str] = field(default_factory=dict[str, str])
     command: dict[str, str] = field(default_factory=dict[str, str])

@@ -1,0 +1,76 @@
+"""A TOML file as a document, with the line of every key, which Python's own reader does not say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import tomllib
+
+from rlcheck.facts.config import Place
+from rlcheck.measure.config.document import Document
+from rlcheck.measure.config.errors import ReadError
+from rlcheck.measure.config.trees import Tree
+
+_NAME = r"[\w-]+|\"[^\"]*\"|'[^']*'"
+_DOTTED = rf"(?:{_NAME})(?:\s*\.\s*(?:{_NAME}))*"
+_SECTION = re.compile(rf"\s*(?P<open>\[\[?)\s*(?P<name>{_DOTTED})\s*\]\]?")
+_KEY = re.compile(rf"\s*(?P<name>{_DOTTED})\s*=")
+
+
+def parse_toml(name: str, text: str) -> Document:
+    """The document in TEXT; NAME is what messages call it. The text `None` stands for no value.
+
+    Raises:
+        ReadError: it is no TOML.
+    """
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        line = re.search(r"at line (\d+), column (\d+)", str(error))
+        where = f":{line[1]}:{line[2]}" if line else ""
+        raise ReadError(f"{name}{where}: not TOML: {str(error).split(' (at', maxsplit=1)[0]}") from None
+    document = Document(name, cast(Tree, _without_none(tree)))
+    counts: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        matched = _SECTION.match(line) or _KEY.match(line)
+        if matched is None:
+            continue
+        parts = [part.strip("\"'") for part in re.findall(_NAME, matched["name"])]
+        is_list = matched.groupdict().get("open") == "[["
+        if "open" in matched.groupdict():
+            section = _numbered(".".join(parts), counts, opens=is_list)
+            key = section
+        else:
+            key = f"{section}.{'.'.join(parts)}" if section else ".".join(parts)
+        column = len(line) - len(line.lstrip()) + 1
+        if is_list:
+            document.places.setdefault(key.rpartition(".")[0], Place(file=name, line=number, column=column))
+        document.places.setdefault(key, Place(file=name, line=number, column=column))
+    return document
+
+
+def _numbered(section: str, counts: dict[str, int], *, opens: bool) -> str:
+    """SECTION with the numbers of the lists on its way, `a.0.b` where `[[a]]` came before."""
+    if opens:
+        counts[section] = counts.get(section, -1) + 1
+        for inner in [one for one in counts if one.startswith(f"{section}.")]:
+            del counts[inner]
+    found, plain = "", ""
+    for part in section.split("."):
+        plain = f"{plain}.{part}" if plain else part
+        found = f"{found}.{part}" if found else part
+        if plain in counts:
+            found += f".{counts[plain]}"
+    return found
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_none(inner) for name, inner in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_without_none(inner) for inner in cast("list[Any]", value)]
+    if isinstance(value, str):
+        return None if value == "None" else value
+    return value if isinstance(value, int | float) else str(value)
