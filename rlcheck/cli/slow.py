@@ -32,10 +32,9 @@ def run(request: SlowRequest) -> int:
         nodes = recorded_with(request.report.facts, ("slow",), lacking)
     else:
         looked = made_safe("slow", known(_looked(request)))
-        if looked.value is None:
-            raise UserError(
-                f"{request.targets[0]}: {looked.why}; give a run's folder, its metrics, a trace, or a scrape"
-            )
+        if looked.missing is not None:
+            why = looked.missing.reason
+            raise UserError(f"{request.targets[0]}: {why}; give a run's folder, its metrics, a trace, or a scrape")
         nodes = (document(slow=looked),)
     report = examination.judge(nodes)
     found = next(facts.slow.value for facts in nodes if facts.slow.value is not None)

@@ -32,11 +32,10 @@ def engine_name(model: nn.Module, name: str, fused: Mapping[str, Sequence[str]] 
     """
     model_class: Any = type(model)
     mapper: Any = getattr(model_class, "hf_to_vllm_mapper", None)
-    if fused is None:
-        fused = getattr(model_class, "packed_modules_mapping", {})
+    layers: Mapping[str, Sequence[str]] = getattr(model_class, "packed_modules_mapping", {}) if fused is None else fused
     parts = name.split(".")
     component, num_components = 0, 1
-    for fused_name, components in fused.items():
+    for fused_name, components in layers.items():
         if len(parts) > 1 and len(components) > 1 and parts[-2] in components:
             component, num_components = list(components).index(parts[-2]), len(components)
             parts[-2] = fused_name

@@ -68,7 +68,15 @@ def unpacked_pieces(data: Mapping[str, Any]) -> dict[str, list[Piece]]:
     """What `packed_pieces` gave."""
     return {
         name: [
-            Piece(**{**one, "shape": tuple(one["shape"]), "dtype": _dtype(one["dtype"]), "value": int(one["value"])})
+            Piece(
+                dim=one["dim"],
+                start=one["start"],
+                stop=one["stop"],
+                total=one["total"],
+                shape=tuple(one["shape"]),
+                dtype=_dtype(one["dtype"]),
+                value=int(one["value"]),
+            )  # fmt: skip
             for one in pieces
         ]
         for name, pieces in data.items()

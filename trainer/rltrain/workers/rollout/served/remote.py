@@ -89,8 +89,9 @@ class RemoteEngine(ServedEngine):
 
     def _recognized(self) -> Dialect:
         assert self._client is not None
-        cards: Any = self._client.must("GET", "/v1/models")
-        owners = {str(card.get("owned_by")) for card in (cards or {}).get("data", [])}
+        cards: dict[str, Any] = self._client.must("GET", "/v1/models") or {}
+        models: list[dict[str, Any]] = cards.get("data", [])
+        owners = {str(card.get("owned_by")) for card in models}
         if "sglang" in owners:
             return Sglang(self._client, saved_end_tokens(self._config.actor_rollout_ref.model, self._model_dir))
         if "vllm" in owners:

@@ -104,7 +104,8 @@ class Sglang:
         if call.descriptor is not None and call.descriptor.bucket.is_last:
             body["weight_version"] = str(call.descriptor.version)
         reply = self._client.call("POST", "/update_weights_from_tensor", body, timeout_s)
-        said = str((reply.data or {}).get("message", reply.words)) if isinstance(reply.data, dict) else reply.words
+        data: Any = reply.data
+        said = str(cast("dict[str, Any]", data).get("message", reply.words)) if isinstance(data, dict) else reply.words
         if reply.status != 200:
             raise RunFailure(f"weight sync: {' '.join(said.split()).removeprefix('weight sync: ')}")
         # With a version, SGLang adds words of its own behind ours.
@@ -133,7 +134,8 @@ class Sglang:
             give(name, answer_of(event, batch[name], self._ends_of(batch[name])))
 
     def _ends_of(self, asked: Asked) -> frozenset[int]:
-        return frozenset(asked.sampling.stop_token_ids) | (frozenset() if asked.sampling.ignore_eos else self._ends)
+        stops = frozenset(asked.sampling.stop_token_ids)
+        return stops if asked.sampling.ignore_eos else stops | self._ends
 
     def _has_part(self) -> bool:
         try:

@@ -35,10 +35,10 @@ class Vllm:
         """See `Dialect.describe`."""
         card: dict[str, Any] = self._client.must("GET", "/v1/models")["data"][0]
         self._model = str(card["id"])
-        version: Any = self._client.call("GET", "/version").data
+        version: dict[str, Any] = self._client.call("GET", "/version").data or {}
         processes = self._processes()
         return Description(
-            version=str((version or {}).get("version", "of an unknown version")),
+            version=str(version.get("version", "of an unknown version")),
             model=self._model,
             max_model_len=int(card.get("max_model_len") or 0),
             tensor_parallel=processes,
