@@ -28,8 +28,6 @@ def with_prolog(cluster: Slurm, tmp_path: Path) -> Iterator[Path]:
 export PATH={tmp_path}/bin:/usr/bin:/bin PYTHONPATH={IMPORT_PATH} RLCHECK={tmp_path}/bin/rlcheck LIMIT_S=60 FACTS={WELL}
 [ "$SLURMD_NODENAME" = node2 ] && export FACTS={SICK}
 exec bash {EXAMPLES}/slurm-prolog.sh""")  # fmt: skip
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)
     conf = cluster.root / "slurm.conf"
     shutil.copy(conf, tmp_path / "slurm.conf")
     with conf.open("a") as file:
