@@ -139,8 +139,11 @@ def _blind(blind: Sequence[Process]) -> str:
 
 
 def _stacks(job: Job, processes: Sequence[Process], deadline: float) -> list[tuple[Thread, ...]]:
+    def threads(one: Process) -> tuple[Thread, ...]:
+        return _threads(one.pid, job.stacks.get(one.pid), deadline)
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda one: _threads(one.pid, job.stacks.get(one.pid), deadline), processes))
+        return list(pool.map(threads, processes))
 
 
 def _threads(pid: int, stacks: Path | None, deadline: float) -> tuple[Thread, ...]:

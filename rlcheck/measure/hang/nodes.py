@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -57,7 +57,7 @@ def _read(answer: Mapping[str, Any]) -> HangFacts | str:
     """What a node saw; why it saw nothing."""
     value = answer.get("hang")
     if isinstance(value, dict) and "none" in value:
-        return str(value["none"])
+        return str(cast(dict[str, Any], value)["none"])
     try:
         return msgspec.convert(value, HangFacts)
     except msgspec.ValidationError as error:

@@ -49,8 +49,12 @@ def ask(processes: Sequence[Process], pipes: Pipes, within_s: float) -> tuple[tu
     """What the recorders of PROCESSES hold that answer WITHIN_S seconds, and what is to be said of the others."""
     ranks = {one.pid: one.rank for one in processes if one.rank is not None}
     deadline = time.monotonic() + within_s
+
+    def asked(pid: int) -> Dump | None:
+        return _asked(pid, ranks[pid], pipes.get(pid), deadline)
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda pid: _asked(pid, ranks[pid], pipes.get(pid), deadline), ranks))
+        found = list(pool.map(asked, ranks))
     late = [str(rank) for rank, dump in zip(ranks.values(), found, strict=True) if dump is None]
     if len(late) == len(ranks):
         return (), ["no rank gave its flight record (docs/diagnose.md says how ranks can be asked)"]

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from rlcheck.facts.hang import Hang
 from rlcheck.measure.hang.nodes import verdict_of
+from rltrain.cluster.placement import Node
 from rltrain.cluster.runtime import Runtime
 from rltrain.core.errors import RunFailure
 
@@ -103,8 +104,12 @@ def who_waits(runtime: Runtime) -> Hang | None:
     nodes = {slot.node.ray_id: slot.node for group in runtime.groups for slot in group.slots}
     nodes[runtime.home.ray_id] = runtime.home
     run_dir = runtime.logs.parent
+
+    def look(node: Node) -> bytes | None:
+        return runtime.ask_node(node, "hang", run_dir, WATCHED_S)
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lambda node: runtime.ask_node(node, "hang", run_dir, WATCHED_S), nodes.values()))
+        answers = list(pool.map(look, nodes.values()))
     named = [f"{node.name} ({node.address})" for node in nodes.values()]
     return verdict_of({name: answer or b"" for name, answer in zip(named, answers, strict=True)})
 
