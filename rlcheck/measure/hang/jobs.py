@@ -65,7 +65,7 @@ def find(pid: int | None, directory: str) -> Job:
             "no job of torchrun or Ray runs here that may be looked at; name a process of it with --pid, "
             "or its run directory"
         )
-    return _made({pid for pids in found.values() for pid in pids}, ranks, environs)
+    return _made(set[int]().union(*found.values()), ranks, environs)
 
 
 def environ(pid: int) -> dict[str, str]:

@@ -55,9 +55,9 @@ def verdict_of(answers: Mapping[str, bytes]) -> Hang | None:
 
 def _read(answer: Mapping[str, Any]) -> HangFacts | str:
     """What a node saw; why it saw nothing."""
-    value: Any = answer.get("hang")
+    value = answer.get("hang")
     if isinstance(value, dict) and "none" in value:
-        return str(cast("dict[str, Any]", value)["none"])
+        return str(cast(dict[str, Any], value)["none"])
     try:
         return msgspec.convert(value, HangFacts)
     except msgspec.ValidationError as error:

@@ -105,11 +105,11 @@ def who_waits(runtime: Runtime) -> Hang | None:
     nodes[runtime.home.ray_id] = runtime.home
     run_dir = runtime.logs.parent
 
-    def ask(node: Node) -> bytes | None:
+    def look(node: Node) -> bytes | None:
         return runtime.ask_node(node, "hang", run_dir, WATCHED_S)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(ask, nodes.values()))
+        answers = list(pool.map(look, nodes.values()))
     named = [f"{node.name} ({node.address})" for node in nodes.values()]
     return verdict_of({name: answer or b"" for name, answer in zip(named, answers, strict=True)})
 
