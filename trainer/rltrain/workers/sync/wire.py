@@ -76,7 +76,7 @@ def unpacked_pieces(data: Mapping[str, Any]) -> dict[str, list[Piece]]:
                 shape=tuple(one["shape"]),
                 dtype=_dtype(one["dtype"]),
                 value=int(one["value"]),
-            )  # fmt: skip
+            )
             for one in pieces
         ]
         for name, pieces in data.items()
