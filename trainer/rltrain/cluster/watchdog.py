@@ -91,7 +91,7 @@ class StallWatchdog(AbstractContextManager["StallWatchdog"]):
         place = self._runtime.logs / REPORT
         parts = [headline, f"-- controller (process {os.getpid()})\n{_own_stacks(self._controller)}"]
         if found is not None:
-            waits = [f"{one.who} waits for {', '.join(one.whom) or 'nobody seen'} in {one.call}" for one in found.waits]
+            waits = [f"{one.who} waits for {', '.join(one.whom) or 'none seen'} in {one.call}" for one in found.waits]
             parts.insert(1, "\n".join(["-- who waits for whom", found.said, *waits, *found.steps]))
         for group in groups:
             parts += [f"-- {group.title(rank)}\n{group.stacks(rank)}" for rank in range(len(group.slots))]
