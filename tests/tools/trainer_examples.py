@@ -82,9 +82,10 @@ def examples(trainer: Trainer, checkout: Path) -> Iterator[tuple[str, str]]:
 
 
 def _starts(trainer: Trainer, text: str) -> bool:
-    """Whether TEXT has a word of the trainer's, and the sign of its files where it has one."""
+    """Whether a line of TEXT has the trainer's command, and TEXT the sign of its files where it has one."""
     signed = not trainer.file_sign or f" {trainer.file_sign} " in text
-    return trainer.is_in(text) and signed
+    lines = [line for line in text.splitlines() if not re.match(r"\s*(#|from )", line)]
+    return signed and trainer.is_in(text) and any(trainer.command.search(line) for line in lines)
 
 
 def _files(checkout: Path) -> Iterator[Path]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from rlcheck.measure.config.document import Document
 from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.rltrain_data import keys as rltrain_keys
 from rlcheck.measure.config.spec_file import is_spec
-from rlcheck.measure.config.trainer import Trainer, layout, row_of
+from rlcheck.measure.config.trainer import Key, Trainer, layout, row_of
 from rlcheck.measure.config.trainer import versions as trainer_versions
 from rlcheck.measure.config.trainers import trainers
 from rlcheck.measure.config.trees import flatten, has
@@ -69,10 +70,16 @@ def kind_of(trainer: Trainer, document: Document) -> str:
         if not trainer.sections[shown]:
             raise ReadError(f"{document.name}: `{shown}` of {trainer.title} is no RL run; give a config of one")
         return trainer.sections[shown]
-    written = [key for key, _ in flatten(document.tree)]
-    kinds = sorted({trainer.kind, *trainer.kinds.values()}, key=lambda kind: kind != trainer.kind)
+    written = list(flatten(document.tree))
+    kinds = list(dict.fromkeys((trainer.kind, *trainer.kinds.values())))
     tables = {kind: layout(trainer.name, trainer_versions(trainer.name)[0], kind).keys for kind in kinds}
-    return max(kinds, key=lambda kind: sum(row_of(tables[kind], key) is not None for key in written))
+    return max(kinds, key=lambda kind: sum(_takes(tables[kind], key, value) for key, value in written))
+
+
+def _takes(keys: Mapping[str, Key], key: str, value: object) -> bool:
+    """Whether KEYS have KEY, and not as a section where VALUE is none."""
+    row = row_of(keys, key)
+    return row is not None and (row.types != ("dict",) or value is None or isinstance(value, dict))
 
 
 def _num_known(name: str, kind: str, written: list[str]) -> int:

@@ -19,7 +19,7 @@ from rlcheck.measure.config.fill import filled, refusals
 from rlcheck.measure.config.overlaid import nearest_place, overlaid
 from rlcheck.measure.config.overrides import read_overrides
 from rlcheck.measure.config.rltrain_keys import nearest
-from rlcheck.measure.config.trainer import Key, Layout, Trainer, layout, row_of, sections_of, versions
+from rlcheck.measure.config.trainer import Key, Layout, Refusal, Trainer, layout, row_of, sections_of, versions
 from rlcheck.measure.config.trees import Tree, as_tree
 
 _PYTHON: Mapping[str, tuple[type, ...]] = {
@@ -92,7 +92,7 @@ def read_trainer(trainer: Trainer, given: Given, *, version: str = "") -> Read:
     """
     is_partial = bool(trainer.inherits) and given.document is None
     if is_partial:  # what its file sets, nobody knows here
-        trainer = replace(trainer, derive=lambda config: {}, refused=lambda config, spec: iter(()))
+        trainer = replace(trainer, derive=_says_nothing, refused=_refuses_nothing)
     if trainer.style == "overrides":
         words = [*given.words, *given.overrides]
         one = overlaid(given.document, words, given.source, trainer.config_option, given.environ)
@@ -119,6 +119,16 @@ def read_trainer(trainer: Trainer, given: Given, *, version: str = "") -> Read:
     spec, without = filled(config, trainer, found.keys)
     _refuse(reading, spec)
     return Read(config, spec, without, found.source, reading.num_read)
+
+
+def _says_nothing(config: Config) -> dict[str, Any]:
+    del config
+    return {}
+
+
+def _refuses_nothing(config: Config, spec: RunSpec) -> Iterator[Refusal]:
+    del config, spec
+    yield from ()
 
 
 def _version(trainer: Trainer, given: Given, asked: str) -> tuple[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlcheck.facts.config import KeyProblem, Place
 from rlcheck.measure.config.document import Document, parse
@@ -21,12 +22,18 @@ _DEEPEST = 20
 # `$NAME`, `${NAME}`, `${NAME:-…}` and `$(…)` of a shell, beside `${a.b}` and `${oc.env:…}` of OmegaConf.
 _SHELLS = re.compile(r"\$(?:[A-Za-z_(]|\{[A-Z_][A-Z0-9_]*(?:\}|:[-+?=]))|`")
 _REPLACES = "_override_"
+
+
+def _divided(one: float, other: float) -> float:
+    return one / other
+
+
 # nemo_rl/utils/config.py: those that a framework registers itself.
 _RESOLVERS: Mapping[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "max": lambda a, b: max(a, b),
+    "add": operator.add,
+    "mul": operator.mul,
+    "div": _divided,
+    "max": max,
 }
 
 
@@ -50,7 +57,7 @@ def inherited(document: Document, key: str, directory: Path | None, depth: int =
     if depth > _DEEPEST:
         raise ReadError(f"{document.name}: {key}: more than {_DEEPEST} files below each other; does one name itself?")
     found = Document(document.name)
-    for name in [names] if isinstance(names, str) else [str(one) for one in names]:
+    for name in [names] if isinstance(names, str) else [str(one) for one in cast("list[Any]", names)]:
         path = (directory or Path.cwd()) / name
         if not path.is_file():
             line = document.places.get(key, Place()).line

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any, cast
 
-import tomllib
-
 from rlcheck.facts.config import Place
-from rlcheck.measure.config.document import Document
 from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.trees import Tree
 
@@ -18,19 +16,20 @@ _SECTION = re.compile(rf"\s*(?P<open>\[\[?)\s*(?P<name>{_DOTTED})\s*\]\]?")
 _KEY = re.compile(rf"\s*(?P<name>{_DOTTED})\s*=")
 
 
-def parse_toml(name: str, text: str) -> Document:
-    """The document in TEXT; NAME is what messages call it. The text `None` stands for no value.
+def read_toml(name: str, text: str) -> tuple[Tree, dict[str, Place]]:
+    """The keys in TEXT, and where each is; NAME is what messages call it. The text `None` stands for no value.
 
     Raises:
-        ReadError: it is no TOML.
+        ReadError: it is no TOML, or nothing here reads any.
     """
+    toml = _reader(name)
     try:
-        tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        tree = toml.loads(text)
+    except (ValueError, RecursionError) as error:
         line = re.search(r"at line (\d+), column (\d+)", str(error))
         where = f":{line[1]}:{line[2]}" if line else ""
         raise ReadError(f"{name}{where}: not TOML: {str(error).split(' (at', maxsplit=1)[0]}") from None
-    document = Document(name, cast(Tree, _without_none(tree)))
+    places: dict[str, Place] = {}
     counts: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -46,9 +45,23 @@ def parse_toml(name: str, text: str) -> Document:
             key = f"{section}.{'.'.join(parts)}" if section else ".".join(parts)
         column = len(line) - len(line.lstrip()) + 1
         if is_list:
-            document.places.setdefault(key.rpartition(".")[0], Place(file=name, line=number, column=column))
-        document.places.setdefault(key, Place(file=name, line=number, column=column))
-    return document
+            places.setdefault(key.rpartition(".")[0], Place(file=name, line=number, column=column))
+        places.setdefault(key, Place(file=name, line=number, column=column))
+    return cast(Tree, _without_none(tree)), places
+
+
+def _reader(name: str) -> Any:
+    """Python's own reader, or what it was made of.
+
+    Raises:
+        ReadError: neither is here.
+    """
+    for module in ("tomllib", "tomli"):  # Python 3.10 has the latter, if it is installed
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
+    raise ReadError(f"{name}: reading TOML on Python 3.10 needs `pip install tomli`")
 
 
 def _numbered(section: str, counts: dict[str, int], *, opens: bool) -> str:

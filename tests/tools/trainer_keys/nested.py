@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from tests.tools.trainer_keys.reading import fields
 
@@ -127,5 +127,5 @@ def missing(keys: Entries, tree: Mapping[str, Any], prefix: str = "") -> list[st
         if key not in keys:
             found.append(key)
         elif isinstance(value, dict) and keys[key].get("section"):
-            found += missing(keys, value, f"{key}.")
+            found += missing(keys, cast("dict[str, Any]", value), f"{key}.")
     return found

@@ -185,7 +185,7 @@ def shared(groups: Groups) -> tuple[Groups, Kinds]:
 
 def _add(keys: Entries, text: str, *, only: set[str] | None = None) -> None:
     """Add to KEYS what the YAML TEXT has beside them; of its type nothing is known. `only`: names that code reads."""
-    tree = yaml.safe_load(text) or {}
+    tree: dict[str, Any] = yaml.safe_load(text) or {}
     for key in missing(keys, tree):
         if only is None or ("." in key and key.rpartition(".")[2] in only):
             keys[key] = {"nullable": True}
