@@ -9,10 +9,12 @@ from tests.conftest import ROOT
 
 BY_NAME = {
     "rlcheck/checks/__init__.py": "the checks of a family",
+    "rlcheck/cli/app.py": "what a command can be asked",
     "rlcheck/cli/declare.py": "the command that was asked for",
     "rlcheck/diagnose/decode.py": "decoders, one module a topic",
     "rlcheck/diagnose/needed.py": "the parser of regular expressions, which has moved",
     "rlcheck/doctor/settings.py": "tomllib, or tomli",
+    "rlcheck/measure/config/toml.py": "tomllib, or tomli",
     "rlcheck/measure/config/trainers/__init__.py": "the module of each trainer",
     "rlcheck/measure/machine/python.py": "the scanner, which otherwise runs elsewhere",
     "rlcheck/measure/machine/registry.py": "the probe of a section",
@@ -36,6 +38,7 @@ BY_NAME = {
     "trainer/rltrain/proof/score.py": "numpy.random, where it is",
     "trainer/rltrain/rewards/math_reward.py": "math_verify, where it is",
     "trainer/rltrain/rewards/scorer.py": "numpy.random, where it is",
+    "trainer/rltrain/workers/fsdp/recorder.py": "a private module of torch, which types do not know",
 }
 """By path: what is imported there."""
 

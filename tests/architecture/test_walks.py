@@ -131,7 +131,7 @@ def test_an_engine(scratch: Scratch) -> None:
     override = "actor_rollout_ref.rollout.name=walked"
     assert "name: walked" in scratch.run("-m", "rltrain", "run", "toy-ppo", override, "--dry-run")
     scratch.run("-m", "rltrain", "init", "new.yaml")
-    assert "One of vllm, hf, walked." in (scratch.root / "new.yaml").read_text(encoding="utf-8")
+    assert f"One of {', '.join(ENGINES)}, walked." in (scratch.root / "new.yaml").read_text(encoding="utf-8")
     scratch.run("-c", WRITE_KEYS)
     awake = "actor_rollout_ref.rollout.free_cache_engine=false"
     assert re.search(r"rollout +walked", scratch.run("-m", "rlcheck", "config", RECIPE, override, awake))

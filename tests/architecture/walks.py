@@ -166,7 +166,7 @@ ENGINE = Walk(
             "           sleeps=False, has_kv_cache=False, is_parallel=False, takes_arguments=False),\n",
         ),),
         "tests/trainer/workers/rollout/conftest.py": (('"vllm-qwen2", ', '"walked-qwen2", '),),
-        "docs/trainer/quickstart.md": ((", chosen by name, never by fallback", ", or a walk (`walked`)"),),
+        "docs/trainer/quickstart.md": ((", never by fallback", ", or a walk (`walked`)"),),
     },
 )  # fmt: skip
 

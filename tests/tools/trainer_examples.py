@@ -21,6 +21,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from rlcheck.measure.config.programs import settings_in
 from rlcheck.measure.config.read import read_run
 from rlcheck.measure.config.trainer import Trainer
 from rlcheck.measure.config.trainers import trainers
+from rlcheck.playbook import Library
 from tests.tools.lines import text_of
 
 RECORDS = Path(__file__).resolve().parents[1] / "fixtures" / "trainers"
@@ -46,8 +48,8 @@ _FENCE = re.compile(r"^[ \t]*```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^[ \t]*```", r
 class Record:
     """What came of the examples.
 
-    `left_out`: pieces of pages that are no whole example, and why. `unknown`: keys that the table does not have, by
-    example. `refused`: what could not be read, and why. `failing`: checks that fail.
+    `left_out`: pieces of pages that are no whole example, configs of no RL run, and why. `unknown`: keys that the
+    table does not have, by example. `refused`: what could not be read, and why. `failing`: checks that fail.
     """
 
     trainer: str
@@ -80,9 +82,10 @@ def examples(trainer: Trainer, checkout: Path) -> Iterator[tuple[str, str]]:
 
 
 def _starts(trainer: Trainer, text: str) -> bool:
-    """Whether TEXT has a word of the trainer's, and the sign of its files where it has one."""
+    """Whether a line of TEXT has the trainer's command, and TEXT the sign of its files where it has one."""
     signed = not trainer.file_sign or f" {trainer.file_sign} " in text
-    return trainer.is_in(text) and signed
+    lines = [line for line in text.splitlines() if not re.match(r"\s*(#|from )", line)]
+    return signed and trainer.is_in(text) and any(trainer.command.search(line) for line in lines)
 
 
 def _files(checkout: Path) -> Iterator[Path]:
@@ -128,6 +131,7 @@ def _blocks(trainer: Trainer, name: str, text: str, scratch: Path) -> Iterator[t
         inner = "\n".join(line.removeprefix("> ") for line in fence["text"].splitlines())
         inner = textwrap.dedent(inner)
         if fence["kind"] in ("yaml", "yml") and (named := re.match(r"#\s*(\S+\.ya?ml)", inner)) is not None:
+            (scratch / named[1]).parent.mkdir(parents=True, exist_ok=True)
             (scratch / named[1]).write_text(inner, encoding="utf-8")
         elif fence["kind"] in ("python", "py") and _has_calls(trainer, inner):
             inner = re.sub(r"^(\s*)\.\.\.,?\s*(#.*)?$|,\s*\.\.\.\s*,?(?=\s*(\)|#|$))", "", inner, flags=re.M)
@@ -151,25 +155,36 @@ def read_all(name: str, checkout: Path) -> Record:
     return record
 
 
+@cache
+def _library() -> Library:
+    return Library()
+
+
 def _one(record: Record, framework: str, example: str, source: str) -> None:
     from rlcheck.checks import builtin_checks
     from rlcheck.judging import judge
-    from rlcheck.playbook import Library
 
     try:
         run = read_run(source, [], look=False)
         if run.framework == framework.partition("@")[0] and "@" in framework:
             run = read_run(source, [], framework=framework, look=False)
-        # An ellipsis stands for more options.
-        run = msgspec.structs.replace(run, problems=tuple(one for one in run.problems if one.key not in ("...", "…")))
+        if (".md " in example or " docstring " in example) and any(
+            one.kind == "syntax" and one.key.isalpha() for one in run.problems
+        ):
+            record.left_out[example] = "words of the page among those of the command"
+            return
+        # An ellipsis and {braces} stand for more options.
+        run = msgspec.structs.replace(
+            run, problems=tuple(one for one in run.problems if one.key not in ("...", "…") and one.key[:1] != "{")
+        )
         checks = [check for check in builtin_checks() if check.family == "CFG"]
-        findings = judge(Facts(config=known(run)), checks, Library())
+        findings = judge(Facts(config=known(run)), checks, _library())
     except UserError as error:
         why = str(error).rpartition("/")[2][-200:]
         piece = ".md " in example and any(
             words in why for words in ("not Python", "no such file", "expected keys such as", "not YAML")
         )
-        (record.left_out if piece else record.refused)[example] = why
+        (record.left_out if piece or "is no RL run" in why else record.refused)[example] = why
         return
     except Exception as error:  # what this tool looks for
         record.crashed[example] = f"{type(error).__name__}: {error}"[:200]

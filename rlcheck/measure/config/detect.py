@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import cast
+
 from rlcheck.measure.config.document import Document
+from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.rltrain_data import keys as rltrain_keys
 from rlcheck.measure.config.spec_file import is_spec
-from rlcheck.measure.config.trainer import Trainer, layout, row_of
+from rlcheck.measure.config.trainer import Key, Trainer, layout, row_of
 from rlcheck.measure.config.trainer import versions as trainer_versions
 from rlcheck.measure.config.trainers import trainers
 from rlcheck.measure.config.trees import flatten, has
@@ -27,6 +31,9 @@ def framework_of(document: Document | None) -> str:
         return "spec"
     if any(has(tree, key) for key in _RLTRAIN_ONLY):
         return "rltrain"
+    heir = next((trainer.name for trainer in trainers().values() if _names_files(tree.get(trainer.inherits))), "")
+    if heir:
+        return heir
     if any(has(tree, key) for key in _VERL_ONLY):
         return "verl"
     written = [key for key, _ in flatten(tree)]
@@ -35,28 +42,50 @@ def framework_of(document: Document | None) -> str:
     return _other(written) or "verl"
 
 
+def _names_files(value: object) -> bool:
+    names = cast("list[object]", value) if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name.endswith((".yaml", ".yml")) for name in names)
+
+
 def _other(written: list[str]) -> str:
     """The trainer that reads files and has most of the keys WRITTEN, if that is half of them and more than verl has."""
     counts = {"": sum(key in defaults(versions()[0], "dp") for key in written)}
     for trainer in trainers().values():
         if trainer.documents:
-            kinds = {trainer.kind, *trainer.kinds.values()}
+            kinds = {trainer.kind, *trainer.kinds.values(), *trainer.sections.values()} - {""}
             counts[trainer.name] = max(_num_known(trainer.name, kind, written) for kind in kinds)
     best = max(counts, key=lambda name: counts[name])
     return best if counts[best] * 2 >= len(written) and counts[best] else ""
 
 
 def kind_of(trainer: Trainer, document: Document) -> str:
-    """The kind whose keys the document has most of; the trainer's usual one where others have no more."""
-    written = [key for key, _ in flatten(document.tree)]
-    kinds = sorted({trainer.kind, *trainer.kinds.values()}, key=lambda kind: kind != trainer.kind)
+    """The kind that a top section of the document shows; else the one whose keys it has most of, the trainer's usual
+    one where others have no more.
+
+    Raises:
+        ReadError: the section is of no RL run.
+    """
+    shown = next((name for name in trainer.sections if name in document.tree), None)
+    if shown is not None:
+        if not trainer.sections[shown]:
+            raise ReadError(f"{document.name}: `{shown}` of {trainer.title} is no RL run; give a config of one")
+        return trainer.sections[shown]
+    written = list(flatten(document.tree))
+    kinds = list(dict.fromkeys((trainer.kind, *trainer.kinds.values())))
     tables = {kind: layout(trainer.name, trainer_versions(trainer.name)[0], kind).keys for kind in kinds}
-    return max(kinds, key=lambda kind: sum(row_of(tables[kind], key) is not None for key in written))
+    return max(kinds, key=lambda kind: sum(_takes(tables[kind], key, value) for key, value in written))
+
+
+def _takes(keys: Mapping[str, Key], key: str, value: object) -> bool:
+    """Whether KEYS have KEY, and not as a section where VALUE is none."""
+    row = row_of(keys, key)
+    return row is not None and (row.types != ("dict",) or value is None or isinstance(value, dict))
 
 
 def _num_known(name: str, kind: str, written: list[str]) -> int:
     keys = layout(name, trainer_versions(name)[0], kind).keys
-    return sum(row_of(keys, key) is not None or key.rpartition(".")[0] in keys for key in written)
+    above = {key for key, row in keys.items() if not row.section}
+    return sum(row_of(keys, key) is not None or key.rpartition(".")[0] in above for key in written)
 
 
 def _known(key: str) -> bool:

@@ -11,7 +11,7 @@ import yaml
 
 from rlcheck.facts.config import KeyProblem, Place
 from rlcheck.measure.config.errors import ReadError
-from rlcheck.measure.config.toml import parse_toml
+from rlcheck.measure.config.toml import read_toml
 from rlcheck.measure.config.trees import Tree, recordable
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -55,7 +55,7 @@ def parse(name: str, text: str) -> Document:
         ReadError: it is no YAML, or holds no mapping.
     """
     if name.endswith(".toml"):
-        return Document(name, *parse_toml(name, text))
+        return Document(name, *read_toml(name, text))
     root = _compose(name, text)
     document = Document(name)
     if root is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from rlcheck.facts.base import Missing
@@ -15,9 +16,10 @@ from rlcheck.measure.config.config import Config, shown
 from rlcheck.measure.config.document import Document
 from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.fill import filled, refusals
+from rlcheck.measure.config.overlaid import nearest_place, overlaid
 from rlcheck.measure.config.overrides import read_overrides
 from rlcheck.measure.config.rltrain_keys import nearest
-from rlcheck.measure.config.trainer import Key, Layout, Trainer, layout, row_of, sections_of, versions
+from rlcheck.measure.config.trainer import Key, Layout, Refusal, Trainer, layout, row_of, sections_of, versions
 from rlcheck.measure.config.trees import Tree, as_tree
 
 _PYTHON: Mapping[str, tuple[type, ...]] = {
@@ -45,6 +47,8 @@ class Given:
     document: Document | None = None
     calls: Calls | None = None
     is_guessed: bool = False
+    environ: Mapping[str, str] | None = None
+    open_keys: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass
@@ -86,16 +90,26 @@ def read_trainer(trainer: Trainer, given: Given, *, version: str = "") -> Read:
     Raises:
         ReadError: VERSION is none.
     """
+    is_partial = bool(trainer.inherits) and given.document is None
+    if is_partial:  # what its file sets, nobody knows here
+        trainer = replace(trainer, derive=_says_nothing, refused=_refuses_nothing)
+    if trainer.style == "overrides":
+        words = [*given.words, *given.overrides]
+        one = overlaid(given.document, words, given.source, trainer.config_option, given.environ)
+        given = replace(given, document=one.document, open_keys=one.open_keys, words=(), overrides=())
     chosen, unsure = _version(trainer, given, version)
     found = layout(trainer.name, chosen, given.kind)
     config = Config(trainer.name, given.source, version=chosen, unsure_keys=unsure, kind=given.kind)
     config.before = tuple(given.before)
-    config.values = {key: row.default for key, row in found.keys.items() if not row.sets}
+    config.values = {key: row.default for key, row in found.keys.items() if not row.sets and not is_partial}
+    if is_partial:
+        config.notes.append(f"the file that {trainer.config_option} names is not here: what it sets is unknown")
     launcher = layout(trainer.name, chosen, "launcher").keys
     reading = _Reading(config, trainer, found, launcher)
     if given.document is not None:
         config.problems += given.document.problems
         _document(reading, given.document)
+        config.open_keys |= {key: why for key, why in given.open_keys.items() if key in config.given}
     if given.calls is not None:
         _calls(reading, given.calls)
     _options(reading, given)
@@ -105,6 +119,16 @@ def read_trainer(trainer: Trainer, given: Given, *, version: str = "") -> Read:
     spec, without = filled(config, trainer, found.keys)
     _refuse(reading, spec)
     return Read(config, spec, without, found.source, reading.num_read)
+
+
+def _says_nothing(config: Config) -> dict[str, Any]:
+    del config
+    return {}
+
+
+def _refuses_nothing(config: Config, spec: RunSpec) -> Iterator[Refusal]:
+    del config, spec
+    yield from ()
 
 
 def _version(trainer: Trainer, given: Given, asked: str) -> tuple[str, str]:
@@ -152,8 +176,8 @@ def flat(tree: Tree, keys: Mapping[str, Key]) -> Iterator[tuple[str, Any]]:
 def _flat(tree: Tree, keys: Mapping[str, Key], sections: set[str], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         key, inner = f"{prefix}{name}", as_tree(value)
-        plain = re.sub(r"\.\d+(?=\.|$)", ".*", key)
-        if inner and (row_of(keys, key) is None or plain in sections):
+        row, plain = row_of(keys, key), re.sub(r"\.\d+(?=\.|$)", ".*", key)
+        if inner and (row is None or row.section or plain in sections):
             yield from _flat(inner, keys, sections, f"{key}.")
             continue
         yield key, value
@@ -164,7 +188,9 @@ def _flat(tree: Tree, keys: Mapping[str, Key], sections: set[str], prefix: str) 
 
 def _document(reading: _Reading, document: Document) -> None:
     for key, value in flat(document.tree, reading.layout.keys):
-        place = document.places.get(key, Place(file=document.name))
+        place = nearest_place(document.places, key)
+        if place == Place():
+            place = Place(file=document.name)
         if key.split(".")[0] in reading.trainer.beside:
             continue
         if (row := row_of(reading.layout.keys, key)) is not None:
@@ -181,7 +207,9 @@ def _is_free(reading: _Reading, key: str) -> bool:
     sections = sections_of(keys)
     for above in (".".join(parts[:length]) for length in range(1, len(parts))):
         row = row_of(keys, above)
-        if row is not None and (row.free or (above not in sections and ("dict" in row.types or not row.types))):
+        if row is None or row.section:
+            continue
+        if row.free or (above not in sections and ("dict" in row.types or not row.types)):
             return True
     return False
 
@@ -265,10 +293,24 @@ def _unknown(reading: _Reading, key: str, value: str, place: Place) -> None:
             KeyProblem("moved", key, message, place, instead=(instead,) if instead else (), value=value)
         )
         return
+    if config.kind in trainer.guessed and not _is_slip(key, keys):
+        said = f"is no key of {trainer.title} {config.version}; nothing of it is known to read this"
+        config.problems.append(KeyProblem("unread", key, said, place, value=value))
+        return
     near = (instead,) if instead else tuple(nearest(key, [name for name, row in keys.items() if not row.sets]))
     what = f"unknown key, which {trainer.title} ignores" if trainer.ignores else "unknown key"
     said = f"{what}; did you mean {near[0]}?" if near else what
     config.problems.append(KeyProblem("unknown", key, said, place, instead=near, value=value))
+
+
+def _is_slip(key: str, keys: Mapping[str, Key]) -> bool:
+    """Whether KEY, or the first section on its way that KEYS do not have, is nearly one of those beside it."""
+    parts = key.split(".")
+    first = next((".".join(parts[:length]) for length in range(1, len(parts)) if ".".join(parts[:length]) not in keys),
+                 key)  # fmt: skip
+    above, _, last = first.rpartition(".")
+    beside = [name.rpartition(".")[2] for name in keys if name.rpartition(".")[0] == above]
+    return bool(difflib.get_close_matches(last, beside, 1, 0.85))
 
 
 def _rename(reading: _Reading) -> None:
@@ -307,8 +349,6 @@ def _judge(reading: _Reading) -> None:
 
 def nearest_choice(value: Any, choices: Iterable[str]) -> str:
     """The choice that VALUE probably was meant to be; "" where none is near."""
-    import difflib
-
     return next(iter(difflib.get_close_matches(str(value), list(choices), 1)), "")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -27,6 +27,8 @@ class Resolver:
     tree: Tree
     environ: Mapping[str, str] | None = None
     """Where `oc.env` looks; None: nowhere, for a config of another machine."""
+    resolvers: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Any])
+    """What the framework itself registers, by name."""
     unresolved: dict[str, str] = field(default_factory=dict[str, str])
     """Dotted key to the reason that its interpolation was left as it is."""
     wrong: dict[str, str] = field(default_factory=dict[str, str])
@@ -88,6 +90,11 @@ class Resolver:
         if name == "oc.decode":
             value = self._argument(rest, at, depth)
             return _decoded(value) if isinstance(value, str) else value
+        if name in self.resolvers:
+            try:
+                return self.resolvers[name](*(self._argument(argument, at, depth) for argument in arguments))
+            except (TypeError, ValueError, ArithmeticError):
+                raise _UnresolvedError(f"`{name}` of {rest.strip()} has no value") from None
         raise _UnresolvedError(f"the resolver `{name}` is known only to the program")
 
     def _select(self, key: str, at: tuple[str, ...], depth: int) -> Any:

@@ -84,6 +84,8 @@ def file_named(trainer: Trainer, words: Sequence[str], directory: Path | None) -
         name, equals, value = word.partition("=")
         if name == option:
             path = value if equals else words[number + 1] if number + 1 < len(words) else ""
+            if "$" in path:  # known to the shell alone
+                return None
             file = found(path, directory) if path else None
             if file is None:
                 raise ReadError(f"{option} {path}: no such file; give its path from here or beside the script")

@@ -20,6 +20,7 @@ from rlcheck.measure.config.document import Document, parse
 from rlcheck.measure.config.errors import ReadError
 from rlcheck.measure.config.foreign import Given, Read, read_trainer
 from rlcheck.measure.config.interpolate import environment
+from rlcheck.measure.config.overlaid import inherited
 from rlcheck.measure.config.reward_file import reward_names
 from rlcheck.measure.config.rltrain import read_rltrain, recipe_file, recipe_names, rltrain_spec
 from rlcheck.measure.config.script_places import Script, placed
@@ -107,12 +108,13 @@ def _other(
         document = parse(str(named), text_of(named))
     if trainer.file_sign and words:
         document, words = programs.composed(trainer, words, given.directory)
+    if document is not None and trainer.inherits:
+        document = inherited(document, trainer.inherits, Path(document.name).parent)
     kind = given.kind or (
         kind_of(trainer, document) if document is not None else programs.kind_of(trainer, given.calls)
     )
-    what = Given(
-        given.name, kind, words, overrides, given.before, document, given.calls, is_guessed=bool(given.program)
-    )
+    what = Given(given.name, kind, words, overrides, given.before, document, given.calls,
+                 is_guessed=bool(given.program), environ=environment() if look else None)  # fmt: skip
     found = read_trainer(trainer, what, version=version)
     return _facts(found.config, found.spec, given, look, model_shape, found)
 

@@ -36,6 +36,9 @@ _HYDRA = {
 }
 _ASSIGNED = re.compile(r"(?:export +|declare +(?:-\w+ +)*|local +|readonly +)*([A-Za-z_]\w*)(\+?)=", re.DOTALL)
 
+# The text of a here-document.
+_HERE = re.compile(r"<<-?[ \t]*[\"']?(\w+)[\"']?[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.M | re.S)
+
 
 @dataclass
 class Launch:
@@ -122,8 +125,8 @@ def launch_in(
 
 
 def _statements(text: str, seen: _Seen, sourced: Sourced) -> Iterator[tuple[list[Word], bool]]:
-    """The commands of a script, of scripts that it sources, and those that it hands to a shell of its own
-    (`bash -c "…"`)."""
+    """The commands of a script, of scripts that it sources, and those that it hands to a shell (`bash -c "…"`) or
+    keeps in a text."""
     for words, conditional in statements(text):
         inner = None
         if len(words) == 2 and words[0].text in ("source", "."):
@@ -132,15 +135,29 @@ def _statements(text: str, seen: _Seen, sourced: Sourced) -> Iterator[tuple[list
             yield from ((more, conditional or depends) for more, depends in _statements(inner, seen, lambda path: None))
             continue
         handed = next((after for before, after in pairwise(words) if before.text == "-c" and " " in after.text), None)
-        if handed is not None:
-            yield from ((command, conditional) for command, _ in statements(handed.text))
-        else:
+        kept = _kept_command(words) if handed is None else handed.text
+        if kept:
+            yield from ((command, conditional) for command, _ in statements(kept))
+        if handed is None:
             yield words, conditional
+    for document in _HERE.finditer(text):
+        if re.search(r"\bpython\S* (?!-\s)|\buv run ", document[2]):
+            yield from ((command, False) for command, _ in statements(document[2]))
+
+
+def _kept_command(words: list[Word]) -> str:
+    """The command of a trainer that is kept in a variable for later (`COMMAND="python run_grpo.py …" sbatch …`)."""
+    for word in words:
+        matched = _ASSIGNED.match(word.text)
+        value = word.text[matched.end() :] if matched is not None else ""
+        if " " in value and any(trainer.command.search(value) for trainer in trainers().values()):
+            return value
+    return ""
 
 
 def _foreign(words: list[Word], seen: _Seen, notes: list[str], programs: Programs) -> Launch | None:
     """The command of another trainer, or of a Python file that has its settings in it."""
-    texts = [word.text for word in words]
+    texts = _texts(words, seen)
     found = _started(words, seen)
     if found is not None:
         trainer, kind, start, end = found
@@ -155,7 +172,12 @@ def _foreign(words: list[Word], seen: _Seen, notes: list[str], programs: Program
 
 
 def _started(words: list[Word], seen: _Seen) -> tuple[Trainer, str, int, int] | None:
-    return started([word.text for word in words], lambda at: _expanded(words[at:], seen, []))
+    return started(_texts(words, seen), lambda at: _expanded(words[at:], seen, []))
+
+
+def _texts(words: list[Word], seen: _Seen) -> list[str]:
+    """WORDS as they are written; those that begin with a variable, as the shell would pass them."""
+    return ["".join(expand(word, seen.values, seen.arrays)[0]) if word.text[:1] == "$" else word.text for word in words]
 
 
 def _expanded(words: list[Word], seen: _Seen, notes: list[str]) -> list[str]:

@@ -16,21 +16,15 @@ _SECTION = re.compile(rf"\s*(?P<open>\[\[?)\s*(?P<name>{_DOTTED})\s*\]\]?")
 _KEY = re.compile(rf"\s*(?P<name>{_DOTTED})\s*=")
 
 
-def parse_toml(name: str, text: str) -> tuple[Tree, dict[str, Place]]:
-    """The keys in TEXT and their places; NAME is what messages call it. The text `None` stands for no value.
+def read_toml(name: str, text: str) -> tuple[Tree, dict[str, Place]]:
+    """The keys in TEXT, and where each is; NAME is what messages call it. The text `None` stands for no value.
 
     Raises:
-        ReadError: it is no TOML, or this Python has no reader for it.
+        ReadError: it is no TOML, or nothing here reads any.
     """
+    toml = _reader(name)
     try:
-        toml: Any = importlib.import_module("tomllib")
-    except ModuleNotFoundError:  # Python 3.10
-        try:
-            toml = importlib.import_module("tomli")
-        except ModuleNotFoundError:
-            raise ReadError(f"{name}: reading TOML on Python 3.10 needs `pip install tomli`") from None
-    try:
-        tree: Any = toml.loads(text)
+        tree = toml.loads(text)
     except (ValueError, RecursionError) as error:
         line = re.search(r"at line (\d+), column (\d+)", str(error))
         where = f":{line[1]}:{line[2]}" if line else ""
@@ -54,6 +48,20 @@ def parse_toml(name: str, text: str) -> tuple[Tree, dict[str, Place]]:
             places.setdefault(key.rpartition(".")[0], Place(file=name, line=number, column=column))
         places.setdefault(key, Place(file=name, line=number, column=column))
     return cast(Tree, _without_none(tree)), places
+
+
+def _reader(name: str) -> Any:
+    """Python's own reader, or what it was made of.
+
+    Raises:
+        ReadError: neither is here.
+    """
+    for module in ("tomllib", "tomli"):  # Python 3.10 has the latter, if it is installed
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
+    raise ReadError(f"{name}: reading TOML on Python 3.10 needs `pip install tomli`")
 
 
 def _numbered(section: str, counts: dict[str, int], *, opens: bool) -> str:

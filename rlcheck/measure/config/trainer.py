@@ -20,7 +20,7 @@ class Key(Struct, frozen=True):
 
     `many`: values that its option takes, as argparse says it ("+", "*", "2"; "?": one or none). `flag`: the option
     takes no value; it says true, or false where it `negates`. `sets`: the key that it is another name of. `free`: keys
-    of the user's own follow below it. `deprecated`: what to use instead, in words.
+    of the user's own follow below it; `section`: keys of the table do. `deprecated`: what to use instead, in words.
     """
 
     types: tuple[str, ...] = ()
@@ -33,6 +33,7 @@ class Key(Struct, frozen=True):
     negates: bool = False
     sets: str = ""
     free: bool = False
+    section: bool = False
     deprecated: str = ""
 
 
@@ -81,7 +82,8 @@ class Trainer:
     lacks: fields that this trainer has nothing for: checks of them are skipped.
     refused: what the trainer itself stops at, beyond the types of keys.
     asserts: checks whose rule its own code asserts; of others that were written for verl, a failure is a warning.
-    style: how an option is typed: `--key value` or `key=value`.
+    style: how an option is typed: `--key value`, or `key=value` as Hydra reads it, laid over the file of keys before
+        its interpolations are resolved.
     kind: of a config that names none. A kind `launcher` in the table has keys that its command line and its files take
         for the launcher.
     moved: old keys and where they are now, where the tables do not show it.
@@ -119,6 +121,12 @@ class Trainer:
     """Whether it goes on without a word where it does not know an option."""
     file_sign: str = ""
     """The word before a file of keys on its command line, of which there may be several: `@`."""
+    inherits: str = ""
+    """The key of a file that names the files below it, from its directory."""
+    sections: Mapping[str, str] = field(default_factory=dict[str, str])
+    """A top section of its files that shows the kind; "": a kind that is no RL run."""
+    guessed: frozenset[str] = frozenset()
+    """Kinds that take keys of the user's own, too: only what is near to a key is held for a slip."""
 
     def is_in(self, text: str) -> bool:
         """Whether TEXT may start this trainer."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -112,7 +113,7 @@ def test_numbers_and_sections_that_make_no_sense_are_named_and_can_be_recorded(t
 
 
 def test_a_model_with_odd_sizes_can_be_recorded(tmp_path: Path) -> None:
-    sizes = {"max_position_embeddings": True, "vocab_size": 10**30, "auto_map": 7, "text_config": []}
+    sizes: dict[str, Any] = {"max_position_embeddings": True, "vocab_size": 10**30, "auto_map": 7, "text_config": []}
     (tmp_path / "config.json").write_text(json.dumps(sizes), encoding="utf-8")
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": [1], "metadata": 3}', encoding="utf-8")
     (tmp_path / "tokenizer_config.json").write_text(

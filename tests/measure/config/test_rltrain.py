@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from rltrain.config.schema import ActorConfig, CriticConfig
 from rltrain.recipes import recipe_names as trainers_recipes
 
 PATHS = ["actor_rollout_ref.model.path=/m", "data.train_files=/a.parquet", "data.val_files=[/b.jsonl]"]
-CASES = [
+CASES: list[tuple[str, list[str]]] = [
     ("toy-ppo", []),
     ("toy-grpo", ["trainer.device=cpu", "actor_rollout_ref.actor.use_kl_loss=true"]),
     ("gsm8k-ppo", PATHS),
@@ -120,7 +121,11 @@ def test_verls_names_reach_the_spec() -> None:
 
 
 def test_what_the_trainer_refuses_is_added_with_key_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_rules, "_adapter", lambda name: problems)
+    def adapter(name: str) -> Any:
+        del name
+        return problems
+
+    monkeypatch.setattr(own_rules, "_adapter", adapter)
     words = ["data.train_batch_size=100"]
     facts = read_run("toy-ppo", words, look=False)
     found = {problem.key: problem for problem in own_rules.with_own_rules(facts, "toy-ppo", words).problems}

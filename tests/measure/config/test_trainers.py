@@ -100,8 +100,24 @@ def test_each_trainer_has_enough_mistakes_and_a_config_of_each_kind(name: str) -
 
 
 RECORDS = Path(__file__).resolve().parents[2] / "fixtures" / "trainers"
-STALE = {"openrlhf": {"prompt_max_len", "generate_max_len"}, "slime": {"use-critic"}}
+STALE = {
+    "nemo-rl": {
+        "policy.megatron_cfg.checkpoint.fully_parallel_save_process_group",
+        "policy.megatron_cfg.checkpoint.fully_parallel_load_process_group",
+        "policy.megatron_cfg.checkpoint.fully_parallel_load_exchange_algo",
+        "grpo.num_val_generations_per_prompt",
+    },
+    "openrlhf": {"prompt_max_len", "generate_max_len"},
+    "skyrl": {
+        "trainer.algorithm.overlong_buffer_len",
+        "trainer.algorithm.overlong_buffer_penalty_factor",
+        "trainer.placement.reward_num_nodes",
+    },
+    "slime": {"use-critic"},
+}
 """Keys of shipped examples that the trainer itself no longer has."""
+UNREAD = {"nemo-rl": {"examples/nemo_gym/nemotron-3-super-omni/super_omni_launch.sh"}}
+"""Examples that are not read: the program of this one is a variable in a text that goes to another machine."""
 
 
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
@@ -110,14 +126,14 @@ def test_every_example_of_its_repository_was_read(path: Path) -> None:
     record = json.loads(path.read_text(encoding="utf-8"))
     assert record["trainer"] in ALL
     assert record["read"] > 10
-    assert (record["refused"], record["crashed"]) == ({}, {})
+    assert (set(record["refused"]), record["crashed"]) == (UNREAD.get(record["trainer"], set()), {})
     assert {key for keys in record["unknown"].values() for key in keys} <= STALE.get(record["trainer"], set())
 
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_the_map_of_fields_names_keys_of_some_release(name: str) -> None:
     trainer = trainers()[name]
-    kinds = {trainer.kind, *trainer.kinds.values(), "launcher"}
+    kinds = {trainer.kind, *trainer.kinds.values(), *trainer.sections.values(), "launcher"}
     keys = {key for version in versions(name) for kind in kinds for key in layout(name, version, kind).keys}
     assert [key for key in (*trainer.fields.values(), *trainer.named.values()) if key not in keys] == []
     assert [new for new in trainer.moved.values() if new not in keys] == []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import yaml
+
 from tests.tools.trainer_keys.models import Models
+from tests.tools.trainer_keys.nested import Classes, Entries, missing
 from tests.tools.trainer_keys.parsers import megatron, patched, router, sglang
 from tests.tools.trainer_keys.reading import arguments, fields
 from tests.tools.trainer_keys.sources import Source
@@ -112,9 +116,86 @@ def _prime_rl(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds
     return groups, {kind: [kind] for kind in groups}
 
 
+_NEMO = {"grpo": "grpo", "ppo": "ppo", "single": "single_controller_utils/config"}
+_NEMO_CLASSES = r"nemo_rl/(?:algorithms|data|data_plane|distributed|models|utils|experience)/.*\.py"
+# What stands for `GenerationConfig`, by the backend.
+_NEMO_ENGINES = ("VllmConfig", "SGLangConfig", "TrtllmConfig", "MCoreGenerationConfig", "DynamoConfig")
+
+
+def _nemo(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """The classes below `MasterConfig`, and the keys that the base configs have beside those."""
+    del beside
+    texts = source.texts("nemo_rl", _NEMO_CLASSES)
+    shipped = source.texts("examples", r".*\.yaml")
+    quoted = {name for text in texts.values() for name in re.findall(r"[\"'](\w+)[\"']", text)}
+    groups: Groups = {}
+    for kind, file in _NEMO.items():
+        own = texts.get(f"nemo_rl/algorithms/{file}.py", "")
+        if "class MasterConfig" not in own:
+            continue
+        classes = Classes([own, *texts.values()])
+        groups[kind] = classes.keys("MasterConfig")
+        for engine in _NEMO_ENGINES:
+            found = classes.keys(engine, "policy.generation.") if classes.has(engine) else {}
+            # Nothing checks the types of these: `PolicyConfig.generation` is a `GenerationConfig`.
+            groups[kind] |= {key: {**row, "nullable": True} for key, row in found.items() if key not in groups[kind]}
+        for base in ("grpo_math_1B", "ppo_math_1B") if kind != "ppo" else ("ppo_math_1B",):
+            _add(groups[kind], shipped.get(f"examples/configs/{base}.yaml", ""))
+        for text in shipped.values():
+            _add(groups[kind], text, only=quoted)
+    return shared(groups)
+
+
+_SKYRL = (
+    "skyrl/train/config/config.py",
+    "skyrl-gym/skyrl_gym/envs/search/env.py",
+    "skyrl-gym/skyrl_gym/envs/sql/env.py",
+)
+
+
+def _skyrl(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """The dataclasses below `SkyRLTrainConfig`, which alone hold defaults since the base YAML went."""
+    del beside
+    texts = [text for path in _SKYRL if (text := source.text(path))]
+    keys = Classes(texts, open_kinds=("int", "float", "bool")).keys("SkyRLTrainConfig")
+    for section, row in _SKYRL_DEFAULTS.items():
+        keys[section] = {**keys[section], "default": row}
+    keys["trainer.logger"]["types"] = sorted({*keys["trainer.logger"]["types"], "list"})  # nothing checks it
+    # `from_cli_overrides` takes these, too, and drops the second where it is true.
+    keys["generator.inference_engine.async_engine"] = {"types": ["bool"], "deprecated": "is always true now; remove it"}
+    keys["trainer.use_sample_packing"] = {"types": ["bool"], "sets": "trainer.remove_microbatch_padding"}
+    return {"SkyRLTrainConfig": keys}, {"main_base": ["SkyRLTrainConfig"], "own": ["SkyRLTrainConfig"]}
+
+
+# Of a class that is used with a default of its own in one place.
+_SKYRL_DEFAULTS = {
+    "trainer.policy.model.path": "Qwen/Qwen2.5-1.5B-Instruct",
+    "trainer.critic.optimizer_config.lr": 5e-6,
+}
+
+
+def shared(groups: Groups) -> tuple[Groups, Kinds]:
+    """Return GROUPS of a kind each, with what all kinds have in one of its own, and the kinds."""
+    first = next(iter(groups.values()))
+    common = {key: row for key, row in first.items() if all(keys.get(key) == row for keys in groups.values())}
+    kinds = {kind: ["shared", kind] for kind in groups}
+    own = {kind: {key: row for key, row in keys.items() if key not in common} for kind, keys in groups.items()}
+    return {"shared": common, **own}, kinds
+
+
+def _add(keys: Entries, text: str, *, only: set[str] | None = None) -> None:
+    """Add to KEYS what the YAML TEXT has beside them; of its type nothing is known. `only`: names that code reads."""
+    tree: dict[str, Any] = yaml.safe_load(text) or {}
+    for key in missing(keys, tree):
+        if only is None or ("." in key and key.rpartition(".")[2] in only):
+            keys[key] = {"nullable": True}
+
+
 RECIPES: Mapping[str, Recipe] = {
+    "nemo-rl": Recipe("NVIDIA-NeMo/RL", _nemo),
     "openrlhf": Recipe("OpenRLHF/OpenRLHF", _openrlhf),
     "prime-rl": Recipe("PrimeIntellect-ai/prime-rl", _prime_rl),
     "slime": Recipe("THUDM/slime", _slime),
+    "skyrl": Recipe("NovaSky-AI/SkyRL", _skyrl),
     "trl": Recipe("huggingface/trl", _trl),
 }

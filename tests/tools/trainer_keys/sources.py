@@ -1,4 +1,4 @@
-"""Where a trainer's source is read: a wheel, or a commit of a git directory (`DIR@REVISION`)."""
+"""Where a trainer's source is read: a wheel, or a commit of a git directory (`DIR@REVISION`, or with `=VERSION`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Source:
         if self.is_wheel:
             with zipfile.ZipFile(self.place) as wheel:
                 return wheel.read(path).decode("utf-8") if path in wheel.namelist() else None
-        directory, _, revision = self.place.partition("@")
+        directory, revision, _ = self._parts
         done = subprocess.run(
             ["git", "-C", directory, "show", f"{revision}:{path}"], capture_output=True, text=True, check=False
         )
@@ -46,14 +46,25 @@ class Source:
 
     @property
     def version(self) -> str:
-        """The version of a wheel, of the file version.txt or setup.py, or of a tag."""
+        """The version of a wheel, the one that was given, that of the file version.txt or setup.py, or a tag."""
         if self.is_wheel:
             return Path(self.place).name.split("-")[1]
-        revision = self.place.partition("@")[2]
-        stated = self.text("version.txt")
-        if stated is None and (made := re.search(r'version="([\d.]+)"', self.text("setup.py") or "")) is not None:
+        _, revision, given = self._parts
+        stated = given or self.text("version.txt")
+        if not stated and (made := re.search(r'version="([\d.]+)"', self.text("setup.py") or "")) is not None:
             stated = made[1]
         return (stated or revision).strip().removeprefix("v")
+
+    def texts(self, folder: str, pattern: str = r".*\.py") -> dict[str, str]:
+        """Return the files below FOLDER of a git directory whose paths match PATTERN, by path."""
+        listed = self._run("ls-tree", "-r", "--name-only", self._parts[1], f"{folder}/").splitlines()
+        return {path: self.text(path) or "" for path in listed if re.fullmatch(pattern, path)}
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        directory, _, rest = self.place.partition("@")
+        revision, _, version = rest.partition("=")
+        return directory, revision, version
 
     @property
     def date(self) -> str:
@@ -64,7 +75,8 @@ class Source:
         return self._git("show", "-s", "--format=%cs")
 
     def _git(self, *words: str) -> str:
-        directory, _, revision = self.place.partition("@")
-        command = ["git", "-C", directory, *words, f"{revision}^{{commit}}"]
-        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        return re.sub(r"\s+", " ", found)
+        return re.sub(r"\s+", " ", self._run(*words, f"{self._parts[1]}^{{commit}}"))
+
+    def _run(self, *words: str) -> str:
+        command = ["git", "-C", self._parts[0], *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

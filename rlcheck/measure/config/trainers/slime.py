@@ -206,25 +206,6 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
     mini = batch // n if batch and n > 0 and batch % n == 0 else UNKNOWN
     tokens = pick.whole("max-tokens-per-gpu")
     infer_tokens = pick.whole("log-probs-max-tokens-per-gpu") or tokens or UNKNOWN
-    offloads = _offloads(config, together)
-    half = "float16" if pick.flag("fp16") else "bfloat16"
-    in_rest = pick.flag("optimizer-cpu-offload")
-    sharding = {
-        "strategy": "megatron",
-        "dtype": half,
-        "model_dtype": half,
-        "reduce_dtype": "float32" if pick.flag("accumulate-allreduce-grads-in-fp32") else half,
-        "tensor_parallel": pick.whole("tensor-model-parallel-size", 1),
-        "pipeline_parallel": pick.whole("pipeline-model-parallel-size", 1),
-        "context_parallel": pick.whole("context-parallel-size", 1),
-        "expert_parallel": pick.whole("expert-model-parallel-size", 1),
-        "sequence_parallel": 1,
-        "offload_policy": False,
-        "param_offload": offloads,
-        "grad_offload": offloads,
-        "optimizer_offload": offloads,
-        "cpu_optimizer_share": pick.number("optimizer-offload-fraction", 1.0) if in_rest else 0.0,
-    }
     warmup, share = pick.whole("lr-warmup-iters", 0), pick.number("lr-warmup-fraction")
     found: dict[str, Any] = {
         "actor.epochs": 1,
@@ -259,9 +240,32 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
         "ref.shares_actor": False,
     }
     for role in ("actor", "ref", "critic", "reward_model"):
-        found |= {f"{role}.sharding.{name}": value for name, value in sharding.items()}
+        found |= {f"{role}.sharding.{name}": value for name, value in _sharding(config, together).items()}
         found[f"{role}.own_gpus"] = 0
     return found
+
+
+def _sharding(config: Config, together: bool) -> dict[str, Any]:
+    pick = config.pick
+    offloads = _offloads(config, together)
+    half = "float16" if pick.flag("fp16") else "bfloat16"
+    in_rest = pick.flag("optimizer-cpu-offload")
+    return {
+        "strategy": "megatron",
+        "dtype": half,
+        "model_dtype": half,
+        "reduce_dtype": "float32" if pick.flag("accumulate-allreduce-grads-in-fp32") else half,
+        "tensor_parallel": pick.whole("tensor-model-parallel-size", 1),
+        "pipeline_parallel": pick.whole("pipeline-model-parallel-size", 1),
+        "context_parallel": pick.whole("context-parallel-size", 1),
+        "expert_parallel": pick.whole("expert-model-parallel-size", 1),
+        "sequence_parallel": 1,
+        "offload_policy": False,
+        "param_offload": offloads,
+        "grad_offload": offloads,
+        "optimizer_offload": offloads,
+        "cpu_optimizer_share": pick.number("optimizer-offload-fraction", 1.0) if in_rest else 0.0,
+    }
 
 
 def _offloads(config: Config, together: bool) -> bool:
