@@ -117,8 +117,8 @@ def _field(node: ast.AnnAssign, constants: Mapping[str, ast.expr]) -> dict[str, 
     if default is not None:
         entry["default"] = _or(default, {}, None)
     elif "default_factory" in given:
-        kinds: dict[str, Any] = {"list": [], "dict": {}}
-        entry["default"] = kinds.get(ast.unparse(given["default_factory"]))
+        made: dict[str, Any] = {"list": [], "dict": {}}
+        entry["default"] = made.get(ast.unparse(given["default_factory"]))
     else:
         entry["required"] = True
     if entry.get("default") is None and not entry.get("required"):
