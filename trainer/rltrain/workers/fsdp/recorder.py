@@ -6,10 +6,10 @@ in torch 2.11 to 2.14 (torch/csrc/distributed/c10d/FlightRecorder.hpp and Proces
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,7 +59,9 @@ def _user_of(asker: socket.socket) -> int:
 
 def records() -> list[bytes]:
     """What NCCL's recorder and that of the other backends hold, without stacks: torch would load its compiler."""
-    module: Any = importlib.import_module("torch._C._distributed_c10d")
+    module: Any = sys.modules[
+        "torch._C._distributed_c10d"
+    ]  # torch.distributed, without which no rank is, has loaded it
     found: list[Callable[..., bytes] | None] = [
         getattr(module, name, None) for name in ("_dump_nccl_trace", "_dump_fr_trace")
     ]
