@@ -38,7 +38,6 @@ BY_NAME = {
     "trainer/rltrain/proof/score.py": "numpy.random, where it is",
     "trainer/rltrain/rewards/math_reward.py": "math_verify, where it is",
     "trainer/rltrain/rewards/scorer.py": "numpy.random, where it is",
-    "trainer/rltrain/workers/fsdp/recorder.py": "a private module of torch, which types do not know",
 }
 """By path: what is imported there."""
 
