@@ -28,6 +28,8 @@ _QUICK_NODES = 16
 """Up to here all pairs are measured even with `--quick`."""
 GLOO_DEADLINE_S = 10.0
 """A step on small CPU messages takes milliseconds; this is for machines that do other things as well."""
+_WORK_TIMES = 3.0
+"""Computing takes longer than a message where a machine does other things as well; a rank that hangs in it is rare."""
 FREE_SHARE = 0.4
 """Of the memory that is free: a step needs up to two buffers of its size."""
 
@@ -138,7 +140,7 @@ def steps(
     if num_ranks == 1:
         return tuple(found)
     # Before all else that is timed: a slow device shows even where the links then stall.
-    found += [Step(WORK_STEP, "work", deadline_s=within_s)] if works else []
+    found += [Step(WORK_STEP, "work", deadline_s=_WORK_TIMES * within_s)] if works else []
     budget_s = (_QUICK_BUDGET_S if request.quick or phase == "pair" else _BUDGET_S)[backend]
     found += [
         Step(f"{name} {size_label(size)}", "time", name, size, budget_s, within_s)
