@@ -112,10 +112,10 @@ def test_a_failure_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_engine_that_is_not_driven_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = tmp_path / "verl.yaml"
-    config.write_text("defaults: [ppo_trainer, _self_]\nactor_rollout_ref: {rollout: {name: sglang}}\n")
+    config.write_text("defaults: [ppo_trainer, _self_]\nactor_rollout_ref: {rollout: {name: trtllm}}\n")
     child = Child(FOUND)
     facts = examined(monkeypatch, child, str(config))
     assert facts.failure is not None
     assert facts.failure.kind == "unsupported"
-    assert "sglang" in facts.failure.line
+    assert "trtllm" in facts.failure.line
     assert child.request == {}

@@ -84,7 +84,7 @@ class StallWatchdog(AbstractContextManager["StallWatchdog"]):
         who = current.sentence() if current else "the controller waits for no worker, and hangs itself"
         headline = f"no progress for {silence:.0f} s since {waits.last_beat.what}; {who}"
         groups = tuple(self._runtime.groups)
-        found = who_waits(self._runtime)
+        found, unknown = self._verdict()
         if found is not None and any(one.kind not in _SEEN_BESIDES for one in found.culprits):
             headline += f"; {found.said}"
         headline += "".join(f"; {words}" for group in groups for words in group.hindrances())
@@ -93,14 +93,24 @@ class StallWatchdog(AbstractContextManager["StallWatchdog"]):
         if found is not None:
             waits = [f"{one.who} waits for {', '.join(one.whom) or 'none seen'} in {one.call}" for one in found.waits]
             parts.insert(1, "\n".join(["-- who waits for whom", found.said, *waits, *found.steps]))
+        parts += [unknown] if unknown else []
         for group in groups:
             parts += [f"-- {group.title(rank)}\n{group.stacks(rank)}" for rank in range(len(group.slots))]
         place.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
         return f"{headline}; the stacks of all ranks: {place} (trainer.stall_timeout_s={self._timeout_s:g})"
 
+    def _verdict(self) -> tuple[Hang | None, str]:
+        """Who waits for whom, or why that is not known: the report and the end come without it, too."""
+        try:
+            return who_waits(self._runtime), ""
+        except Exception as error:
+            return None, f"-- who waits for whom is not known: {type(error).__name__}: {error}"
+
 
 def who_waits(runtime: Runtime) -> Hang | None:
     """The verdict of `rlcheck hang` on the run, from all its nodes; None where there is none."""
+    if not runtime.nodes:
+        return None
     nodes = {slot.node.ray_id: slot.node for group in runtime.groups for slot in group.slots}
     nodes[runtime.home.ray_id] = runtime.home
     run_dir = runtime.logs.parent
