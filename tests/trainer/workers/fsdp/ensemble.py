@@ -14,7 +14,7 @@ import torch
 
 from tests.trainer.workers.fsdp import scenes
 
-TIMEOUT_S = 100
+TIMEOUT_S = 300
 """Of two ranks."""
 Scene = Callable[[Path, int, int], Any]
 """(where the models lie, rank, a port) -> what the tests look at."""
