@@ -254,7 +254,7 @@ def ranks_alike(facts: Facts) -> Verdict:
 def _starved(looked: SlowFacts) -> str:
     """What was not counted: waits for a processor, which another program's work on a rank's host makes longer."""
     most = max((one for one in looked.ranks if one.queued), key=lambda one: max(one.queued), default=None)
-    if most is None or max(most.queued) <= limit("queued") * max(most.own):
+    if most is None or max(most.queued, default=0.0) <= limit("queued") * max(most.own, default=0.0):
         return ""
     rank = most.queued.index(max(most.queued))
     return (
