@@ -112,7 +112,7 @@ class Job:
         wanted: dict[tuple[str, int, bool], list[Call]] = defaultdict(list)
         for call in calls:
             members = self.members(rank, call.group)
-            if call.peer is not None and call.peer < len(members):
+            if call.peer is not None and 0 <= call.peer < len(members):
                 wanted[call.group, members[call.peer], call.sends].append(call)
         for (group, peer, sends), own in wanted.items():
             if peer not in self.dumps:
