@@ -93,15 +93,20 @@ def process(pid: int, above: dict[int, int], environs: dict[int, dict[str, str]]
 
 
 def _of_process(pid: int, ranks: dict[int, str], environs: dict[int, dict[str, str]]) -> Job:
-    """All processes of its Ray, all ranks of its job, or it with all that descends from it."""
+    """All processes of its Ray, all ranks of its job, or it with all that descends from it.
+
+    What a driver of Ray starts beside Ray (torchrun in a script that called `ray.init`) is a job of its own.
+    """
     above = parents()
-    session = next((found for each in (pid, *_line(pid, above)) if _of_ray(each) and (found := _session(each))), "")
+    line = _line(pid, above)
+    below = {each for each in above if each == pid or pid in _line(each, above)}
+    jobs = {ranks[each] for each in below if each in ranks}
+    of_ray = (each for each in (pid, *line) if _of_ray(each) and (each == pid or not jobs or _is_worker(each)))
+    session = next((found for each in of_ray if (found := _session(each))), "")
     if session:
         return _made({each for each in environs if _of_ray(each) and _session(each) == session}, ranks, environs)
     if pid in ranks:
         return _made({each for each in ranks if ranks[each] == ranks[pid]}, ranks, environs)
-    below = {each for each in above if each == pid or pid in _line(each, above)}
-    jobs = {ranks[each] for each in below if each in ranks}
     return _made({*below, *(each for each in ranks if ranks[each] in jobs)}, ranks, environs)
 
 
@@ -197,12 +202,16 @@ def _role(title: str, rank: int | None) -> str:
 
 def _of_ray(pid: int) -> bool:
     """Whether it is a worker of Ray, or a driver: those have a thread of that name."""
-    if command(pid).startswith("ray::"):
+    if _is_worker(pid):
         return works(pid)
     with suppress(OSError):
         names = [read(f"/proc/{pid}/task/{task}/comm").strip() for task in os.listdir(f"/proc/{pid}/task")]
         return "worker.io" in names and works(pid)
     return False
+
+
+def _is_worker(pid: int) -> bool:
+    return command(pid).startswith("ray::")
 
 
 def _session(pid: int) -> str:

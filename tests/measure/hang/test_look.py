@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from rlcheck.measure.hang import look
+from rlcheck.measure.hang import jobs, look
 from rlcheck.measure.hang.reads import Table
 
 WORKER = """
@@ -34,6 +37,44 @@ with selectors.DefaultSelector() as selector:
     while True:
         selector.select(0.5)
 """
+
+DRIVER = """
+import ctypes, os, subprocess, sys, threading
+log = open(sys.argv[1], "w")
+def core():
+    ctypes.CDLL(None).prctl(15, b"worker.io", 0, 0, 0)
+    threading.Event().wait()
+threading.Thread(target=core, daemon=True).start()
+rank = "import time; time.sleep(600)"
+ranks = "import os, subprocess, sys; " + (
+    "of = lambda rank: subprocess.Popen([sys.executable, '-c', sys.argv[1]], env={**os.environ, 'RANK': rank}); "
+    "two = [of('0'), of('1')]; print(os.getpid(), *[one.pid for one in two], flush=True); two[0].wait()")
+environ = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+subprocess.run([sys.executable, "-c", ranks, rank], env=environ)
+"""
+"""What looks like a driver of Ray: its thread and its log; it starts a launcher of two ranks beside Ray."""
+
+
+def _job_of(pid: int) -> dict[int, int | None]:
+    """The processes and ranks that are found, by one which is above none of them."""
+    code = f"from rlcheck.measure.hang.jobs import find; print({{p.pid: p.rank for p in find({pid}, '').processes}})"
+    return ast.literal_eval(subprocess.check_output([sys.executable, "-c", code], text=True))
+
+
+def test_ranks_that_a_driver_of_ray_starts_are_a_job_of_their_own(tmp_path: Path) -> None:
+    log = tmp_path / "session_1" / "driver.log"
+    log.parent.mkdir()
+    words = [sys.executable, "-c", DRIVER, str(log)]
+    driver = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert driver.stdout is not None
+        launcher, *ranks = map(int, driver.stdout.readline().split())
+        assert jobs._session(driver.pid) == "/session_1"
+        assert _job_of(launcher) == {launcher: None, ranks[0]: 0, ranks[1]: 1}
+        assert _job_of(driver.pid).keys() > {driver.pid, *ranks}
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
 
 
 def test_a_worker_writes_its_own_stacks(tmp_path: Path) -> None:
