@@ -85,13 +85,25 @@ def test_vllm_of_a_verl_config(model: Path, tmp_path: Path) -> None:
     assert {"engine import", "engine start"} <= {row[0] for row in report["exhibits"][0]["rows"]}
 
 
-def test_an_engine_that_cannot_be_started_here_is_said_to_be(model: Path, tmp_path: Path) -> None:
+def verl_with(tmp_path: Path, model: Path, engine: str) -> Path:
+    """A config of verl, with the engine of this name."""
     config = tmp_path / "verl.yaml"
-    parts = {"model": {"path": str(model)}, "rollout": {"name": "sglang"}}
+    parts = {"model": {"path": str(model)}, "rollout": {"name": engine}}
     config.write_text(yaml.safe_dump({"defaults": ["ppo_trainer", "_self_"], "actor_rollout_ref": parts}))
-    report, statuses = tried(config)
+    return config
+
+
+def test_an_engine_that_is_not_installed_does_not_start(model: Path, tmp_path: Path) -> None:
+    report, statuses = tried(verl_with(tmp_path, model, "sglang"), code=1)
+    assert statuses["ROL001"] == "fail"
+    assert statuses["ROL003"] == "unknown"
+    assert "has no SGLang; name the interpreter that has it" in json.dumps(report["checks"])
+
+
+def test_an_engine_that_cannot_be_started_here_is_said_to_be(model: Path, tmp_path: Path) -> None:
+    report, statuses = tried(verl_with(tmp_path, model, "trtllm"))
     assert statuses["ROL001"] == "unknown"
-    assert "sglang" in json.dumps(report["checks"])
+    assert "trtllm" in json.dumps(report["checks"])
 
 
 @dataclass
