@@ -70,7 +70,8 @@ def _start(node: Node, root: Path, known: bool) -> subprocess.Popen[str]:
     environ = node.full_environ()
     authorized = root / "authorized_keys" if known else "none"
     names = ("PATH", "PYTHONPATH", "OMP_NUM_THREADS", *node.environ)
-    variables = " ".join(f"{name}={environ[name]}" for name in dict.fromkeys(names))
+    # SHLVL: bash behind sshd reads ~/.bashrc only as the first shell, and what stands there is not the test's.
+    variables = " ".join(["SHLVL=2", *(f"{name}={environ[name]}" for name in dict.fromkeys(names))])
     config = node.directory / "sshd_config"
     config.write_text(_SERVER.format(root=root, authorized=authorized, variables=variables))
     log = node.directory / "sshd.log"
