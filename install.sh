@@ -237,7 +237,7 @@ run_tests() {
   done
   [ -z "$failed" ] || say "FAILED before the tests: $failed"
   # By the groups of tests/conftest.py, three side by side. What fails is tried once more, and named: machines may be busy.
-  "$VENV/bin/python" -m pytest -m 'not gpu' -n 3 --dist loadscope --reruns 1 --reruns-delay 2 -rsR && [ -z "$failed" ]
+  "$VENV/bin/python" -m pytest -m 'not gpu and not long' -n 3 --dist loadscope --reruns 1 --reruns-delay 2 -rsR && [ -z "$failed" ]
 }
 
 main() {

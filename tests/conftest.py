@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import pty
 import resource
@@ -66,6 +67,12 @@ class GroupScheduling(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
     """Have xdist use the groups."""
     return GroupScheduling(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector of garbage from walking eleven thousand tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def base_environ(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:

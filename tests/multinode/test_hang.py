@@ -48,7 +48,7 @@ def ranks_on(nodes: tuple[Node, Node], fault: str, directory: Path) -> Iterator[
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("fault", ["shape", "missing"])
+@pytest.mark.parametrize("fault", ["shape", pytest.param("missing", marks=pytest.mark.long)])
 def test_the_rank_on_another_node_is_named(fault: str, trio: tuple[Node, ...], tmp_path: Path) -> None:
     require("sshd", "ssh", "ssh-keygen")
     (tmp_path / "ssh").mkdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,10 +97,10 @@ def resumed(trial: Trial, facts: RehearsalFacts, directory: Path, plant: Callabl
     return found
 
 
-PLANTED = [(no_data_position, "data position"), (no_optimizer, "optimizer")]
+PLANTED = [(no_data_position, "data position"), pytest.param(no_optimizer, "optimizer", marks=pytest.mark.long)]
 
 
-@pytest.mark.parametrize(("plant", "lost"), PLANTED if os.environ.get("RLCHECK_EXPLORE") else PLANTED[:1])
+@pytest.mark.parametrize(("plant", "lost"), PLANTED)
 def test_what_a_checkpoint_lacks_is_named(
     killed: tuple[Trial, RehearsalFacts, Path], plant: Callable[[Path], object], lost: str
 ) -> None:
@@ -112,6 +111,7 @@ def test_what_a_checkpoint_lacks_is_named(
     assert verdicts(found) == {"RES008": "pass", "RES009": "pass", "RES010": "fail"}
 
 
+@pytest.mark.long
 def test_nothing_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     trial, facts = _trial(tmp_path, "trainer.save_freq=-1")

@@ -18,7 +18,6 @@ from tests.slurm.cluster import Slurm
 
 SRUN = str(find("srun"))
 RLCHECK = (sys.executable, "-m", "rlcheck")
-WHOLE_RUN = "RLCHECK_SLURM_WHOLE_RUN"
 
 
 def report(done: Done) -> Examined:
@@ -82,7 +81,7 @@ def test_collectives_under_srun(cluster: Slurm) -> None:
 
 @pytest.mark.row("F67")
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(WHOLE_RUN not in os.environ, reason="takes a minute: tests/slurm/run.sh runs it")
+@pytest.mark.long
 def test_the_shipped_script_trains(cluster: Slurm, tmp_path: Path) -> None:
     """docs/trainer/slurm.sh with sbatch: Ray on both nodes, `rltrain run` over it, and nothing left of the job."""
     code = "from rltrain.cli.app import main; main()"

@@ -53,6 +53,7 @@ def test_a_step_of_one_rank_has_the_same_bits(capsule: Path, tmp_path: Path) -> 
             "after", "answers"} == set(links)  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_step_of_two_ranks_with_a_critic_has_the_same_bits(whole: Run, tmp_path: Path) -> None:
     links = links_of(whole.directory / "capsules" / "step_1", tmp_path / "facts.json", 0)
     assert {link["status"] for name, link in links.items() if name != "answers"} == {"same"}
@@ -86,6 +87,7 @@ def test_the_device_that_computes_wrongly_is_named(
     assert "is not known" in wrong["notes"][0]
 
 
+@pytest.mark.long
 def test_a_step_of_a_larger_model_begins_with_its_checkpoint(tmp_path: Path) -> None:
     directory = tmp_path / "large"
     rltrain(directory, *training(directory, "toy-grpo", *VALUES, *LARGE)).succeeded()

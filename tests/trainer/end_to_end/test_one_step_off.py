@@ -88,6 +88,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(place: Path, whole: Run, st
     assert by_step(resumed) == by_step(whole)
 
 
+@pytest.mark.long
 def test_an_engine_killed_while_it_generates_ahead(place: Path) -> None:
     """It is started again; its answers are then from the weights of that moment."""
     directory = place / "killed"
@@ -114,6 +115,7 @@ def test_one_of_two_engines_killed_while_they_generate_ahead(place: Path) -> Non
     assert [record["step"] for record in done.steps] == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_while_it_generates_ahead_is_named(place: Path) -> None:
     """Whichever wait finds it: its answers are nearly all of its time, loading weights is the rest."""
     directory = place / "hung"
@@ -135,6 +137,7 @@ def test_an_engine_that_hangs_while_it_generates_ahead_is_named(place: Path) -> 
     assert time.monotonic() - begin < 180
 
 
+@pytest.mark.long
 def test_a_training_rank_killed_while_engines_generate_ahead_is_named(place: Path) -> None:
     directory = place / "rank"
     run = Watched(directory, *arguments(directory, *OFF, "trainer.num_cpu_ranks=2"))

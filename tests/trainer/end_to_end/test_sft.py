@@ -108,6 +108,7 @@ def test_the_doctor_reads_it(whole: Run) -> None:
     assert {"train/loss", "val/loss", "actor/grad_norm", "actor/lr"} <= set(facts.curves)
 
 
+@pytest.mark.long
 def test_a_run_starts_from_its_checkpoint(whole: Run, place: Path) -> None:
     """What was learnt is what step 0 of the run validates: a fresh model earns 0.1."""
     directory = place / "after-sft"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.bench import bench_slow
 
-pytestmark = pytest.mark.skipif(not os.environ.get("RLCHECK_EXPLORE"), reason="minutes of runs: RLCHECK_EXPLORE=1")
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("fault", ["data", "reward"])

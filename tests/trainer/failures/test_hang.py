@@ -33,6 +33,7 @@ def hang(directory: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, report["hang"] or report
 
 
+@pytest.mark.long
 def test_a_reward_function_that_never_answers(tmp_path: Path) -> None:
     directory, asked = tmp_path / "run", tmp_path / "asked"
     (tmp_path / "reward.py").write_text(NEVER_ANSWERS.format(asked=str(asked)))

@@ -60,6 +60,7 @@ def test_it_is_given_the_weights_of_the_actor(lost_once: Run) -> None:
     assert max(diffs) < 5e-6
 
 
+@pytest.mark.long
 def test_a_second_loss_ends_the_run(place: Path) -> None:
     """Of two engines first the one is lost, then the other; between them the run goes on with both."""
     directory = place / "twice"

@@ -65,6 +65,7 @@ def test_what_the_engine_refuses_ends_with_its_diagnosis(tmp_path: Path) -> None
 
 
 @pytest.mark.row("F22")
+@pytest.mark.long
 def test_engine_does_not_start_in_time(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     values = ("actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.start_timeout_s=1")

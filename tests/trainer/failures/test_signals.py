@@ -113,6 +113,7 @@ def test_a_lost_terminal_in_start_up_leaves_everything_as_it_was(directory: Path
     assert [step["step"] for step in in_start_up.steps] == [0, 1]
 
 
+@pytest.mark.long
 def test_sigterm_in_the_update_finishes_the_step_and_saves_it(directory: Path, in_update: Run) -> None:
     assert in_update.code == 130
     assert _ended_in_order(in_update)
