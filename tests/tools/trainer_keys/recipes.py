@@ -97,6 +97,32 @@ def _slime(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
     return groups, {"rl": every, "async": every}
 
 
+_MILES_SKIPPED = (*(name for name in _SKIPPED if name != "tp_size"), "enable_return_indexer_topk")
+"""The same of `miles/backends/sglang_utils/arguments.py`."""
+# Options of miles's own branch of sglang, which is not released, that its scripts and tests use.
+_MILES_SGLANG = ("sglang-remote-instance-weight-loader-ib-device", "sglang-true-on-policy-contract")
+
+
+def _miles(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """miles with the Megatron-LM and the router of its Dockerfile, and sglang; FSDP has a parser of its own."""
+    megatron_lm, server, routes = beside
+    text = source.text("miles/backends/fsdp_utils/arguments.py") or ""
+    dashes = {name.replace("_", "-"): row for name, row in fields(text, "FSDPArgs").items()}
+    groups: Groups = {
+        "megatron": megatron(megatron_lm),
+        "fsdp": {name: row | ({"flag": True} if row["types"] == ["bool"] else {}) for name, row in dashes.items()},
+        "sglang": sglang(server, _MILES_SKIPPED) | {name: {"types": [], "nullable": True} for name in _MILES_SGLANG},
+        "router": router(routes),
+        "engines": arguments(source.text("miles/backends/sglang_utils/arguments.py") or ""),
+        "dashboard": arguments(source.text("miles/dashboard/args.py") or ""),
+        "miles": arguments(source.text("miles/utils/arguments.py") or ""),
+    }
+    # Of engines that evaluate: each of SGLang's again, which a flag may turn off as well.
+    own = ["sglang", "eval-=sglang", "router", "engines", "dashboard", "miles"]
+    plain, fsdp = ["megatron", *own], ["fsdp", *own]
+    return groups, {"rl": plain, "async": plain, "rl-fsdp": fsdp, "async-fsdp": fsdp}
+
+
 _PRIME = {
     "rl": ("rl", "RLConfig"), "trainer": ("trainer", "TrainerConfig"), "sft": ("sft", "SFTConfig"),
     "orchestrator": ("orchestrator", "OrchestratorConfig"), "inference": ("inference", "InferenceConfig"),
@@ -192,6 +218,7 @@ def _add(keys: Entries, text: str, *, only: set[str] | None = None) -> None:
 
 
 RECIPES: Mapping[str, Recipe] = {
+    "miles": Recipe("radixark/miles", _miles),
     "nemo-rl": Recipe("NVIDIA-NeMo/RL", _nemo),
     "openrlhf": Recipe("OpenRLHF/OpenRLHF", _openrlhf),
     "prime-rl": Recipe("PrimeIntellect-ai/prime-rl", _prime_rl),
