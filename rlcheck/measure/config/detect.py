@@ -65,15 +65,20 @@ def kind_of(trainer: Trainer, document: Document) -> str:
     Raises:
         ReadError: the section is of no RL run.
     """
-    shown = next((name for name in trainer.sections if name in document.tree), None)
+    written = dict(flatten(document.tree))
+    shown = next((name for name in trainer.sections if _shows(name, document, written)), None)
     if shown is not None:
         if not trainer.sections[shown]:
             raise ReadError(f"{document.name}: `{shown}` of {trainer.title} is no RL run; give a config of one")
         return trainer.sections[shown]
-    written = list(flatten(document.tree))
     kinds = list(dict.fromkeys((trainer.kind, *trainer.kinds.values())))
     tables = {kind: layout(trainer.name, trainer_versions(trainer.name)[0], kind).keys for kind in kinds}
-    return max(kinds, key=lambda kind: sum(_takes(tables[kind], key, value) for key, value in written))
+    return max(kinds, key=lambda kind: sum(_takes(tables[kind], key, value) for key, value in written.items()))
+
+
+def _shows(sign: str, document: Document, written: Mapping[str, object]) -> bool:
+    key, equals, value = sign.partition("=")
+    return written.get(key) == value if equals else key in document.tree
 
 
 def _takes(keys: Mapping[str, Key], key: str, value: object) -> bool:

@@ -135,9 +135,11 @@ class Trainer:
     inherits: str = ""
     """The key of a file that names the files below it, from its directory."""
     sections: Mapping[str, str] = field(default_factory=dict[str, str])
-    """A top section of its files that shows the kind; "": a kind that is no RL run."""
+    """What in its files shows the kind, a top section or `KEY=VALUE`; "": a kind that is no RL run."""
     guessed: frozenset[str] = frozenset()
     """Kinds that take keys of the user's own, too: only what is near to a key is held for a slip."""
+    extended: frozenset[str] = frozenset()
+    """Kinds that take sections of the user's own beside theirs, in which keys are as in `guessed`."""
 
     def is_in(self, text: str) -> bool:
         """Whether TEXT may start this trainer."""

@@ -101,6 +101,7 @@ def test_each_trainer_has_enough_mistakes_and_a_config_of_each_kind(name: str) -
 
 RECORDS = Path(__file__).resolve().parents[2] / "fixtures" / "trainers"
 STALE = {
+    "areal": {"actor.behave_imp_weight_cap", "actor.behav_imp_weight_cap"},
     "miles": {"filter-zero-reward-samples", "save-retain-interval", "--sglang-load-format dummy"},
     "nemo-rl": {
         "policy.megatron_cfg.checkpoint.fully_parallel_save_process_group",

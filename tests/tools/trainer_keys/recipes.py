@@ -200,6 +200,23 @@ _SKYRL_DEFAULTS = {
 }
 
 
+_AREAL_MISSING = (
+    "experiment_name", "trial_name", "rollout.backend", "train_dataset.path", "train_dataset.type",
+    *(f"{section}.{key}" for section in ("saver", "evaluator", "recover", "stats_logger")
+      for key in ("experiment_name", "trial_name", "fileroot")),
+)  # fmt: skip
+"""Keys whose default is `MISSING`, of sections that every program has."""
+
+
+def _areal(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """The dataclasses below `PPOConfig`; programs have subclasses of it."""
+    del beside
+    keys = Classes([source.text("areal/api/cli_args.py") or ""], open_kinds=("int", "float", "bool")).keys("PPOConfig")
+    for key in _AREAL_MISSING:
+        keys[key] = {"types": keys[key]["types"], "required": True}
+    return {"PPOConfig": keys}, {"grpo": ["PPOConfig"]}
+
+
 def shared(groups: Groups) -> tuple[Groups, Kinds]:
     """Return GROUPS of a kind each, with what all kinds have in one of its own, and the kinds."""
     first = next(iter(groups.values()))
@@ -218,6 +235,7 @@ def _add(keys: Entries, text: str, *, only: set[str] | None = None) -> None:
 
 
 RECIPES: Mapping[str, Recipe] = {
+    "areal": Recipe("inclusionAI/AReaL", _areal),
     "miles": Recipe("radixark/miles", _miles),
     "nemo-rl": Recipe("NVIDIA-NeMo/RL", _nemo),
     "openrlhf": Recipe("OpenRLHF/OpenRLHF", _openrlhf),
