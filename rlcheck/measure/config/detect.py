@@ -16,7 +16,8 @@ from rlcheck.measure.config.trees import flatten, has
 from rlcheck.measure.config.verl_data import defaults, versions
 
 _RLTRAIN_ONLY = ("toy", "sft_warmup", "reward_model.rules", "reward_model.timeout_s", "trainer.num_cpu_ranks")
-_VERL_ONLY = ("hydra", "defaults", "global_profiler", "reward", "transfer_queue", "actor_rollout_ref.actor._target_")
+_HYDRAS = ("hydra", "defaults")
+_VERL_ONLY = ("global_profiler", "reward", "transfer_queue", "actor_rollout_ref.actor._target_")
 
 
 def framework_of(document: Document | None) -> str:
@@ -34,9 +35,11 @@ def framework_of(document: Document | None) -> str:
     heir = next((trainer.name for trainer in trainers().values() if _names_files(tree.get(trainer.inherits))), "")
     if heir:
         return heir
+    written = [key for key, _ in flatten(tree)]
+    if any(has(tree, key) for key in _HYDRAS):
+        return _other(written) or "verl"
     if any(has(tree, key) for key in _VERL_ONLY):
         return "verl"
-    written = [key for key, _ in flatten(tree)]
     if written and all(_known(key) for key in written):
         return "rltrain"
     return _other(written) or "verl"

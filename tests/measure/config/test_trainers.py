@@ -110,6 +110,7 @@ STALE = {
         "grpo.num_val_generations_per_prompt",
     },
     "openrlhf": {"prompt_max_len", "generate_max_len"},
+    "roll": {"positive_loss_coef"},
     "skyrl": {
         "trainer.algorithm.overlong_buffer_len",
         "trainer.algorithm.overlong_buffer_penalty_factor",

@@ -217,6 +217,17 @@ def _areal(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
     return {"PPOConfig": keys}, {"grpo": ["PPOConfig"]}
 
 
+_ROLL = {"rlvr": ("RLVRConfig", "rlvr/rlvr_config"), "agentic": ("AgenticConfig", "agentic/agentic_config")}
+
+
+def _roll(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """The dataclasses below the config of each pipeline; each has a `RewardConfig` of its own."""
+    del beside
+    texts = list(source.texts("roll/configs").values())
+    own = {kind: source.text(f"roll/pipeline/{path}.py") or "" for kind, (_, path) in _ROLL.items()}
+    return shared({kind: Classes([own[kind], *texts]).keys(name) for kind, (name, _) in _ROLL.items()})
+
+
 def shared(groups: Groups) -> tuple[Groups, Kinds]:
     """Return GROUPS of a kind each, with what all kinds have in one of its own, and the kinds."""
     first = next(iter(groups.values()))
@@ -240,6 +251,7 @@ RECIPES: Mapping[str, Recipe] = {
     "nemo-rl": Recipe("NVIDIA-NeMo/RL", _nemo),
     "openrlhf": Recipe("OpenRLHF/OpenRLHF", _openrlhf),
     "prime-rl": Recipe("PrimeIntellect-ai/prime-rl", _prime_rl),
+    "roll": Recipe("alibaba/ROLL", _roll),
     "slime": Recipe("THUDM/slime", _slime),
     "skyrl": Recipe("NovaSky-AI/SkyRL", _skyrl),
     "trl": Recipe("huggingface/trl", _trl),
