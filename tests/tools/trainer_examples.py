@@ -40,7 +40,7 @@ from rlcheck.playbook import Library
 from tests.tools.lines import text_of
 
 RECORDS = Path(__file__).resolve().parents[1] / "fixtures" / "trainers"
-FOLDERS = ("examples", "docs", "recipes", "configs", "scripts", "k8s", "README.md")
+FOLDERS = ("examples", "docs", "recipes", "configs", "scripts", "k8s", "tests/snapshots/launch_scripts", "README.md")
 _FENCE = re.compile(r"^[ \t]*```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^[ \t]*```", re.M | re.S)
 
 
@@ -77,6 +77,8 @@ def examples(trainer: Trainer, checkout: Path) -> Iterator[tuple[str, str]]:
                     yield name, str(path)
                 for number, block in enumerate(_docstrings(text)):
                     yield from _commands(trainer, f"{name} docstring {number}", block, checkout)
+            elif path.suffix == ".txt":
+                yield from _snapshots(trainer, name, text)
             elif path.suffix == ".md":
                 yield from _blocks(trainer, name, text, Path(scratch))
 
@@ -126,6 +128,14 @@ def _commands(trainer: Trainer, name: str, block: str, checkout: Path) -> Iterat
             yield f"{name}.{number}", command + "\n"
 
 
+def _snapshots(trainer: Trainer, name: str, text: str) -> Iterator[tuple[str, str]]:
+    """Commands that a script was recorded to run (miles): a heading for each, a word or an option a line."""
+    for number, block in enumerate(re.split(r"^### .*$", text.replace("<REPO_ROOT>", "/root/repo"), flags=re.M)):
+        command = " ".join(line.strip() for line in block.splitlines() if not line.startswith("#"))
+        if _starts(trainer, command):
+            yield f"{name} command {number}", command + "\n"
+
+
 def _blocks(trainer: Trainer, name: str, text: str, scratch: Path) -> Iterator[tuple[str, str]]:
     for number, fence in enumerate(_FENCE.finditer(text)):
         inner = "\n".join(line.removeprefix("> ") for line in fence["text"].splitlines())
@@ -166,7 +176,8 @@ def _one(record: Record, framework: str, example: str, source: str) -> None:
 
     try:
         run = read_run(source, [], look=False)
-        if run.framework == framework.partition("@")[0] and "@" in framework:
+        name = framework.partition("@")[0]
+        if run.framework != name if "@" not in framework else run.framework == name:
             run = read_run(source, [], framework=framework, look=False)
         if (".md " in example or " docstring " in example) and any(
             one.kind == "syntax" and one.key.isalpha() for one in run.problems
@@ -181,7 +192,7 @@ def _one(record: Record, framework: str, example: str, source: str) -> None:
         findings = judge(Facts(config=known(run)), checks, _library())
     except UserError as error:
         why = str(error).rpartition("/")[2][-200:]
-        piece = ".md " in example and any(
+        piece = (".md " in example or " docstring " in example) and any(
             words in why for words in ("not Python", "no such file", "expected keys such as", "not YAML")
         )
         (record.left_out if piece or "is no RL run" in why else record.refused)[example] = why

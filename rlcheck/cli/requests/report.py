@@ -95,13 +95,15 @@ PythonOption = Annotated[
     ),
 ]
 AsciiOption = Annotated[bool, typer.Option("--ascii", "--ascii-only", help="Use ASCII characters only.")]
+# Each trainer has a table of its name; to import them all takes longer than to list these.
+_TRAINERS = sorted(path.stem for path in (Path(__file__).resolve().parents[2] / "data" / "trainers").glob("*.json"))
 FrameworkOption = Annotated[
     str,
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Framework of the config (rltrain, verl, openrlhf, trl, each also with @VERSION; spec), where rlcheck "
-        "cannot see it.",
+        help=f"Framework of the config (rltrain, verl, {', '.join(_TRAINERS)}, each also with @VERSION; spec), where "
+        "rlcheck cannot see it.",
     ),
 ]
 PromptKeyOption = Annotated[

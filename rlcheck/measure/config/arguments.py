@@ -106,9 +106,9 @@ def _option(typed: str, name: str, key: Key | None, values: list[str], negated: 
         off = None if "dict" in key.types else False
         return Option(name, off if negated or key.negates else True, text, wrong=wrong)
     if not values and key.many != "*":
-        # HfArgumentParser lets a flag of type bool be alone.
-        is_bool = key.types == ("bool",) and key.many == "?"
-        return Option(name, True, text) if is_bool else Option(name, None, text, wrong="expected a value, got none")
+        # HfArgumentParser lets a flag of type bool be alone, and an action of one's own may take nothing.
+        is_alone = key.types in ((), ("bool",)) and key.many == "?"
+        return Option(name, True, text) if is_alone else Option(name, None, text, wrong="expected a value, got none")
     unclear = next((value for value in values if _SHELLS.search(value)), "")
     if unclear:
         return Option(name, None, text, open=unclear)

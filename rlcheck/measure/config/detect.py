@@ -16,7 +16,8 @@ from rlcheck.measure.config.trees import flatten, has
 from rlcheck.measure.config.verl_data import defaults, versions
 
 _RLTRAIN_ONLY = ("toy", "sft_warmup", "reward_model.rules", "reward_model.timeout_s", "trainer.num_cpu_ranks")
-_VERL_ONLY = ("hydra", "defaults", "global_profiler", "reward", "transfer_queue", "actor_rollout_ref.actor._target_")
+_HYDRAS = ("hydra", "defaults")
+_VERL_ONLY = ("global_profiler", "reward", "transfer_queue", "actor_rollout_ref.actor._target_")
 
 
 def framework_of(document: Document | None) -> str:
@@ -34,9 +35,11 @@ def framework_of(document: Document | None) -> str:
     heir = next((trainer.name for trainer in trainers().values() if _names_files(tree.get(trainer.inherits))), "")
     if heir:
         return heir
+    written = [key for key, _ in flatten(tree)]
+    if any(has(tree, key) for key in _HYDRAS):
+        return _other(written) or "verl"
     if any(has(tree, key) for key in _VERL_ONLY):
         return "verl"
-    written = [key for key, _ in flatten(tree)]
     if written and all(_known(key) for key in written):
         return "rltrain"
     return _other(written) or "verl"
@@ -65,15 +68,20 @@ def kind_of(trainer: Trainer, document: Document) -> str:
     Raises:
         ReadError: the section is of no RL run.
     """
-    shown = next((name for name in trainer.sections if name in document.tree), None)
+    written = dict(flatten(document.tree))
+    shown = next((name for name in trainer.sections if _shows(name, document, written)), None)
     if shown is not None:
         if not trainer.sections[shown]:
             raise ReadError(f"{document.name}: `{shown}` of {trainer.title} is no RL run; give a config of one")
         return trainer.sections[shown]
-    written = list(flatten(document.tree))
     kinds = list(dict.fromkeys((trainer.kind, *trainer.kinds.values())))
     tables = {kind: layout(trainer.name, trainer_versions(trainer.name)[0], kind).keys for kind in kinds}
-    return max(kinds, key=lambda kind: sum(_takes(tables[kind], key, value) for key, value in written))
+    return max(kinds, key=lambda kind: sum(_takes(tables[kind], key, value) for key, value in written.items()))
+
+
+def _shows(sign: str, document: Document, written: Mapping[str, object]) -> bool:
+    key, equals, value = sign.partition("=")
+    return written.get(key) == value if equals else key in document.tree
 
 
 def _takes(keys: Mapping[str, Key], key: str, value: object) -> bool:

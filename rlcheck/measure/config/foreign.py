@@ -293,7 +293,8 @@ def _unknown(reading: _Reading, key: str, value: str, place: Place) -> None:
             KeyProblem("moved", key, message, place, instead=(instead,) if instead else (), value=value)
         )
         return
-    if config.kind in trainer.guessed and not _is_slip(key, keys):
+    is_own = config.kind in trainer.extended and key.partition(".")[0] not in keys
+    if (is_own or config.kind in trainer.guessed) and not _is_slip(key, keys, 0.9 if is_own else 0.85):
         said = f"is no key of {trainer.title} {config.version}; nothing of it is known to read this"
         config.problems.append(KeyProblem("unread", key, said, place, value=value))
         return
@@ -303,14 +304,15 @@ def _unknown(reading: _Reading, key: str, value: str, place: Place) -> None:
     config.problems.append(KeyProblem("unknown", key, said, place, instead=near, value=value))
 
 
-def _is_slip(key: str, keys: Mapping[str, Key]) -> bool:
-    """Whether KEY, or the first section on its way that KEYS do not have, is nearly one of those beside it."""
+def _is_slip(key: str, keys: Mapping[str, Key], least: float) -> bool:
+    """Whether KEY, or the first section on its way that KEYS do not have, is nearly one of those beside it: LEAST of
+    1."""
     parts = key.split(".")
     first = next((".".join(parts[:length]) for length in range(1, len(parts)) if ".".join(parts[:length]) not in keys),
                  key)  # fmt: skip
     above, _, last = first.rpartition(".")
     beside = [name.rpartition(".")[2] for name in keys if name.rpartition(".")[0] == above]
-    return bool(difflib.get_close_matches(last, beside, 1, 0.85))
+    return bool(difflib.get_close_matches(last, beside, 1, least))
 
 
 def _rename(reading: _Reading) -> None:

@@ -97,7 +97,8 @@ def _other(
     Raises:
         ReadError: it is of yet another one, or a file that this trainer does not read.
     """
-    if given.framework not in ("", trainer.name):
+    twin = trainer_of(given.framework)
+    if given.framework not in ("", trainer.name) and (twin is None or twin.command is not trainer.command):
         raise ReadError(f"--framework {trainer.name}: {given.name} is of {given.framework}; leave --framework out")
     if given.document is not None and not trainer.documents:
         raise ReadError(f"{given.name}: {trainer.title} reads no file of keys; give its command line or a script")
@@ -110,8 +111,11 @@ def _other(
         document, words = programs.composed(trainer, words, given.directory)
     if document is not None and trainer.inherits:
         document = inherited(document, trainer.inherits, Path(document.name).parent)
-    kind = given.kind or (
-        kind_of(trainer, document) if document is not None else programs.kind_of(trainer, given.calls)
+    kind = (
+        trainer.turned(given.kind, words)
+        if given.kind and twin is not trainer
+        else given.kind
+        or (kind_of(trainer, document) if document is not None else programs.kind_of(trainer, given.calls))
     )
     what = Given(given.name, kind, words, overrides, given.before, document, given.calls,
                  is_guessed=bool(given.program), environ=environment() if look else None)  # fmt: skip

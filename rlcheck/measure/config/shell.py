@@ -80,6 +80,8 @@ class _Seen(NamedTuple):
     """Variables that more than one branch of the script sets, each otherwise."""
     unknown: set[str]
     """What is not set in the script, as far as it went into another variable."""
+    text: str
+    """The script."""
 
 
 Sourced = Callable[[str], str | None]
@@ -100,7 +102,7 @@ def launch_in(
         trainer.is_in(text) for trainer in trainers().values()
     ):
         return None
-    seen = _Seen({}, {}, set(), set())
+    seen = _Seen({}, {}, set(), set(), text)
     notes: list[str] = []
     found: Launch | None = None
     other = ""
@@ -172,7 +174,7 @@ def _foreign(words: list[Word], seen: _Seen, notes: list[str], programs: Program
 
 
 def _started(words: list[Word], seen: _Seen) -> tuple[Trainer, str, int, int] | None:
-    return started(_texts(words, seen), lambda at: _expanded(words[at:], seen, []))
+    return started(_texts(words, seen), lambda at: _expanded(words[at:], seen, []), seen.text)
 
 
 def _texts(words: list[Word], seen: _Seen) -> list[str]:

@@ -9,6 +9,8 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from rlcheck.facts.base import Struct
 from rlcheck.facts.config import KeyTable, RunSpec
 from rlcheck.measure.config.config import Config
@@ -19,8 +21,9 @@ class Key(Struct, frozen=True):
     """A key. `types`: int, float, bool, str, list, dict; none: any.
 
     `many`: values that its option takes, as argparse says it ("+", "*", "2"; "?": one or none). `flag`: the option
-    takes no value; it says true, or false where it `negates`. `sets`: the key that it is another name of. `free`: keys
-    of the user's own follow below it; `section`: keys of the table do. `deprecated`: what to use instead, in words.
+    takes no value; it says true, or false where it `negates`; one without types is false where it is not given. `sets`:
+    the key that it is another name of. `free`: keys of the user's own follow below it; `section`: keys of the table do.
+    `deprecated`: what to use instead, in words.
     """
 
     types: tuple[str, ...] = ()
@@ -36,6 +39,11 @@ class Key(Struct, frozen=True):
     section: bool = False
     deprecated: str = ""
 
+    def __post_init__(self) -> None:
+        if self.flag and not self.types:
+            msgspec.structs.force_setattr(self, "types", ("bool",))
+            msgspec.structs.force_setattr(self, "default", False)
+
 
 class Release(Struct, frozen=True):
     """Keys of a release by group (a class, a program), as the difference to the release before it in the table."""
@@ -46,7 +54,8 @@ class Release(Struct, frozen=True):
     groups: dict[str, dict[str, Key]] = {}
     gone: dict[str, tuple[str, ...]] = {}
     kinds: dict[str, tuple[str, ...]] = {}
-    """What each command or class takes: names of groups, later ones over earlier ones. Empty: as the one before."""
+    """What each command or class takes: names of groups, later ones over earlier ones (`PREFIX=NAME`: its keys behind
+    PREFIX). Empty: as the one before."""
 
 
 class Keys(Struct, frozen=True):
@@ -115,6 +124,8 @@ class Trainer:
     """Sections of its files that are no keys, such as the variables of `env`."""
     owns: Callable[[Sequence[str]], bool] = lambda words: True
     """Of a program whose name says little (train.py): whether these words, as the shell passes them, are its."""
+    turned: Callable[[str, Sequence[str]], str] = lambda kind, words: kind
+    """The kind of the command, as an option among the same words turns it."""
     abbreviates: bool = True
     """Whether the beginning of an option stands for it, as argparse has it unless it is told otherwise."""
     ignores: bool = False
@@ -124,9 +135,11 @@ class Trainer:
     inherits: str = ""
     """The key of a file that names the files below it, from its directory."""
     sections: Mapping[str, str] = field(default_factory=dict[str, str])
-    """A top section of its files that shows the kind; "": a kind that is no RL run."""
+    """What in its files shows the kind, a top section or `KEY=VALUE`; "": a kind that is no RL run."""
     guessed: frozenset[str] = frozenset()
     """Kinds that take keys of the user's own, too: only what is near to a key is held for a slip."""
+    extended: frozenset[str] = frozenset()
+    """Kinds that take sections of the user's own beside theirs, in which keys are as in `guessed`."""
 
     def is_in(self, text: str) -> bool:
         """Whether TEXT may start this trainer."""
@@ -173,9 +186,15 @@ def layout(name: str, version: str, kind: str) -> Layout:
             groups[group] = {**groups.get(group, {}), **keys}
         kinds = release.kinds or kinds
         if release.version == version:
-            keys = {key: value for group in kinds.get(kind, ()) for key, value in groups.get(group, {}).items()}
+            keys = {key: value for name in kinds.get(kind, ()) for key, value in _members(groups, name)}
             return Layout(version, keys, KeyTable(release.source, release.date, _age(release.date)))
     raise KeyError(version)
+
+
+def _members(groups: Mapping[str, Mapping[str, Key]], name: str) -> Iterator[tuple[str, Key]]:
+    prefix, _, group = name.rpartition("=")
+    for key, row in groups.get(group, {}).items():
+        yield prefix + key, msgspec.structs.replace(row, sets=prefix + row.sets) if prefix and row.sets else row
 
 
 def _table(name: str) -> Keys:

@@ -101,6 +101,8 @@ def test_each_trainer_has_enough_mistakes_and_a_config_of_each_kind(name: str) -
 
 RECORDS = Path(__file__).resolve().parents[2] / "fixtures" / "trainers"
 STALE = {
+    "areal": {"actor.behave_imp_weight_cap", "actor.behav_imp_weight_cap"},
+    "miles": {"filter-zero-reward-samples", "save-retain-interval", "--sglang-load-format dummy"},
     "nemo-rl": {
         "policy.megatron_cfg.checkpoint.fully_parallel_save_process_group",
         "policy.megatron_cfg.checkpoint.fully_parallel_load_process_group",
@@ -108,6 +110,7 @@ STALE = {
         "grpo.num_val_generations_per_prompt",
     },
     "openrlhf": {"prompt_max_len", "generate_max_len"},
+    "roll": {"positive_loss_coef"},
     "skyrl": {
         "trainer.algorithm.overlong_buffer_len",
         "trainer.algorithm.overlong_buffer_penalty_factor",

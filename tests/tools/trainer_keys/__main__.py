@@ -35,7 +35,7 @@ def content(name: str, releases: list[str]) -> dict[str, Any]:
             "source": " and ".join(one.name for one in (own, *beside)),
             "date": own.date,
             "groups": {
-                group: changed
+                group: {key: _short(value) for key, value in changed.items()}
                 for group, keys in groups.items()
                 if (changed := {key: value for key, value in keys.items() if before.get(group, {}).get(key) != value})
             },
@@ -47,6 +47,14 @@ def content(name: str, releases: list[str]) -> dict[str, Any]:
         rows.append(row)
         before, kinds_before = groups, kinds
     return {"releases": rows}
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """ROW without what `Key` has anyway."""
+    usual: dict[str, Any] = {"default": None}
+    if row.get("flag") and row["types"] == ["bool"] and row.get("default") is False:
+        usual = {"default": False, "types": ["bool"]}
+    return {name: value for name, value in row.items() if name not in usual or value != usual[name]}
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

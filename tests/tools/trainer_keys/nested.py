@@ -24,6 +24,7 @@ class Classes:
         self._texts: dict[str, str] = {}
         self._enums: dict[str, list[str]] = {}
         self._open = sorted({"str", *open_kinds})
+        self._fields: dict[str, Entries] = {}
         for text in texts:
             tree = _Unwrap().visit(ast.parse(text))
             plain = ast.unparse(tree)
@@ -45,7 +46,9 @@ class Classes:
         for owner in self._line(name):
             annotations = {node.target.id: node.annotation for node in self._nodes[owner].body if isinstance(
                 node, ast.AnnAssign) and isinstance(node.target, ast.Name)}  # fmt: skip
-            for field, entry in fields(self._texts[owner], owner).items():
+            if owner not in self._fields:
+                self._fields[owner] = fields(self._texts[owner], owner)
+            for field, entry in self._fields[owner].items():
                 found |= self._one(f"{prefix}{field}", annotations[field], entry, (*above, name))
         return found
 

@@ -189,7 +189,9 @@ def _served(name: str, entry: dict[str, Any], words: Mapping[str, ast.expr]) -> 
 
 def router(source: Source) -> Options:
     """Return the options of SGLang's router under the prefix that slime has it take."""
-    found = arguments(source.text("sglang_router/router_args.py") or "", {"prefix": "router-"})
+    text = source.text("sglang_router/router_args.py") or source.text(
+        "bindings/python/src/sglang_router/router_args.py") or ""  # fmt: skip
+    found = arguments(text, {"prefix": "router-"})
     return {option: entry for option, entry in found.items() if option not in ("host", "port")}
 
 

@@ -97,6 +97,32 @@ def _slime(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
     return groups, {"rl": every, "async": every}
 
 
+_MILES_SKIPPED = (*(name for name in _SKIPPED if name != "tp_size"), "enable_return_indexer_topk")
+"""The same of `miles/backends/sglang_utils/arguments.py`."""
+# Options of miles's own branch of sglang, which is not released, that its scripts and tests use.
+_MILES_SGLANG = ("sglang-remote-instance-weight-loader-ib-device", "sglang-true-on-policy-contract")
+
+
+def _miles(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """miles with the Megatron-LM and the router of its Dockerfile, and sglang; FSDP has a parser of its own."""
+    megatron_lm, server, routes = beside
+    text = source.text("miles/backends/fsdp_utils/arguments.py") or ""
+    dashes = {name.replace("_", "-"): row for name, row in fields(text, "FSDPArgs").items()}
+    groups: Groups = {
+        "megatron": megatron(megatron_lm),
+        "fsdp": {name: row | ({"flag": True} if row["types"] == ["bool"] else {}) for name, row in dashes.items()},
+        "sglang": sglang(server, _MILES_SKIPPED) | {name: {"types": [], "nullable": True} for name in _MILES_SGLANG},
+        "router": router(routes),
+        "engines": arguments(source.text("miles/backends/sglang_utils/arguments.py") or ""),
+        "dashboard": arguments(source.text("miles/dashboard/args.py") or ""),
+        "miles": arguments(source.text("miles/utils/arguments.py") or ""),
+    }
+    # Of engines that evaluate: each of SGLang's again, which a flag may turn off as well.
+    own = ["sglang", "eval-=sglang", "router", "engines", "dashboard", "miles"]
+    plain, fsdp = ["megatron", *own], ["fsdp", *own]
+    return groups, {"rl": plain, "async": plain, "rl-fsdp": fsdp, "async-fsdp": fsdp}
+
+
 _PRIME = {
     "rl": ("rl", "RLConfig"), "trainer": ("trainer", "TrainerConfig"), "sft": ("sft", "SFTConfig"),
     "orchestrator": ("orchestrator", "OrchestratorConfig"), "inference": ("inference", "InferenceConfig"),
@@ -174,6 +200,34 @@ _SKYRL_DEFAULTS = {
 }
 
 
+_AREAL_MISSING = (
+    "experiment_name", "trial_name", "rollout.backend", "train_dataset.path", "train_dataset.type",
+    *(f"{section}.{key}" for section in ("saver", "evaluator", "recover", "stats_logger")
+      for key in ("experiment_name", "trial_name", "fileroot")),
+)  # fmt: skip
+"""Keys whose default is `MISSING`, of sections that every program has."""
+
+
+def _areal(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """The dataclasses below `PPOConfig`; programs have subclasses of it."""
+    del beside
+    keys = Classes([source.text("areal/api/cli_args.py") or ""], open_kinds=("int", "float", "bool")).keys("PPOConfig")
+    for key in _AREAL_MISSING:
+        keys[key] = {"types": keys[key]["types"], "required": True}
+    return {"PPOConfig": keys}, {"grpo": ["PPOConfig"]}
+
+
+_ROLL = {"rlvr": ("RLVRConfig", "rlvr/rlvr_config"), "agentic": ("AgenticConfig", "agentic/agentic_config")}
+
+
+def _roll(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """The dataclasses below the config of each pipeline; each has a `RewardConfig` of its own."""
+    del beside
+    texts = list(source.texts("roll/configs").values())
+    own = {kind: source.text(f"roll/pipeline/{path}.py") or "" for kind, (_, path) in _ROLL.items()}
+    return shared({kind: Classes([own[kind], *texts]).keys(name) for kind, (name, _) in _ROLL.items()})
+
+
 def shared(groups: Groups) -> tuple[Groups, Kinds]:
     """Return GROUPS of a kind each, with what all kinds have in one of its own, and the kinds."""
     first = next(iter(groups.values()))
@@ -192,9 +246,12 @@ def _add(keys: Entries, text: str, *, only: set[str] | None = None) -> None:
 
 
 RECIPES: Mapping[str, Recipe] = {
+    "areal": Recipe("inclusionAI/AReaL", _areal),
+    "miles": Recipe("radixark/miles", _miles),
     "nemo-rl": Recipe("NVIDIA-NeMo/RL", _nemo),
     "openrlhf": Recipe("OpenRLHF/OpenRLHF", _openrlhf),
     "prime-rl": Recipe("PrimeIntellect-ai/prime-rl", _prime_rl),
+    "roll": Recipe("alibaba/ROLL", _roll),
     "slime": Recipe("THUDM/slime", _slime),
     "skyrl": Recipe("NovaSky-AI/SkyRL", _skyrl),
     "trl": Recipe("huggingface/trl", _trl),

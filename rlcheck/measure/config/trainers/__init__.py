@@ -30,18 +30,24 @@ def titled(framework: str) -> str:
     return framework if trainer is None else trainer.title
 
 
-def started(words: Sequence[str], passed: Callable[[int], Sequence[str]]) -> tuple[Trainer, str, int, int] | None:
+def started(
+    words: Sequence[str], passed: Callable[[int], Sequence[str]], text: str = ""
+) -> tuple[Trainer, str, int, int] | None:
     """The trainer that a command line starts, the kind, and where its command begins and ends; None: none of them.
 
-    PASSED returns the words from a number on as the shell passes them.
+    PASSED returns the words from a number on as the shell passes them. Of a trainer and its fork that both take the
+    words, it is the one that TEXT, the script, names most often.
     """
     for number, word in enumerate(words):
         plain = word.rsplit("/", 1)[-1]
         pair = f"{plain} {words[number + 1]}" if number + 1 < len(words) else ""
+        found: list[tuple[Trainer, str, int, int]] = []
         for trainer in trainers().values():
-            for text, length in ((word, 1), (pair, 2)):
-                matched = trainer.command.fullmatch(text)
+            for start, length in ((word, 1), (pair, 2)):
+                matched = trainer.command.fullmatch(start)
                 if matched is not None and trainer.owns(passed(number)):
                     kind = matched.groupdict().get("kind") or trainer.kind
-                    return trainer, kind, number, number + length
+                    found.append((trainer, trainer.turned(kind, passed(number)), number, number + length))
+        if found:
+            return max(reversed(found), key=lambda one: text.count(one[0].name))
     return None

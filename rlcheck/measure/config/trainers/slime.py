@@ -116,7 +116,8 @@ def num_unknown(name: str, words: Sequence[str]) -> int:
 
 
 def _is_own(words: Sequence[str]) -> bool:
-    return is_family(words)
+    """Whether WORDS are slime's, or its fork's in equal measure."""
+    return is_family(words) and num_unknown("slime", words) <= num_unknown("miles", words)
 
 
 def gpus(config: Config) -> int:
@@ -156,7 +157,7 @@ def derive(config: Config) -> dict[str, Any]:
         "total_steps": steps,
         "total_epochs": epochs if epochs is not None and steps is None else UNKNOWN,
         "algorithm.adv_estimator": _ESTIMATORS.get(estimator, UNKNOWN),
-        "algorithm.norm_adv_by_std_in_grpo": not pick.flag("disable-grpo-std-normalization"),
+        "algorithm.norm_adv_by_std_in_grpo": pick.flag("grpo_std_normalization", True),
         "algorithm.use_kl_in_reward": coef != 0,
         "algorithm.kl_ctrl_type": "fixed",
         "algorithm.rollout_is": "token" if pick.flag("use-tis") else None,
@@ -320,7 +321,7 @@ def _placement(config: Config) -> Iterator[Refusal]:
                       f"{per_engine}")  # fmt: skip
     if pick.whole("sglang-dp-size", 1) > 1 and not pick.flag("sglang-enable-dp-attention"):
         yield Refusal("sglang-dp-size", "expected sglang-enable-dp-attention beside it, got none", lacks=True)
-    if config.kind == "async" and pick.flag("colocate"):
+    if config.kind.startswith("async") and pick.flag("colocate"):
         yield Refusal("colocate", "expected engines on GPUs of their own with train_async.py, got both on the same")
     if pick.flag("sequence-parallel") and shards[0] == 1 and "sequence-parallel" not in config.given:
         return

@@ -82,7 +82,8 @@ ray job submit --address="http://127.0.0.1:8265" \\
 ASYNC = """python3 /root/slime/train_async.py \\
    --actor-num-nodes 1 --actor-num-gpus-per-node 4 --rollout-num-gpus 4 --rollout-num-gpus-per-engine 1 \\
    --hf-checkpoint Org/Some-1B --prompt-data Org/prompts --num-epoch 3 --rollout-batch-size 16 \\
-   --n-samples-per-prompt 4 --num-steps-per-rollout 2 --advantage-estimator ppo --kl-coef 0.01 --micro-batch-size 2
+   --n-samples-per-prompt 4 --num-steps-per-rollout 2 --advantage-estimator ppo --kl-coef 0.01 --micro-batch-size 2 \\
+   --disable-grpo-std-normalization
 """
 CASES = Cases(
     configs={"run.sh": SCRIPT, "async.sh": ASYNC},
@@ -103,6 +104,7 @@ CASES = Cases(
         "async.sh": {
             "colocated": False, "rollout_gpus_per_node": 4, "gpus_per_node": 4, "actor.mini_batch_size": 8,
             "algorithm.adv_estimator": "gae", "algorithm.use_kl_in_reward": True, "total_epochs": 3,
+            "algorithm.norm_adv_by_std_in_grpo": False,
             "actor.micro_batch_size": 2, "critic.sharding.strategy": "megatron", "save_freq": -1,
         },
     },
