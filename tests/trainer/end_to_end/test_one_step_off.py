@@ -124,17 +124,17 @@ def test_an_engine_that_hangs_while_it_generates_ahead_is_named(place: Path) -> 
         "data.max_response_length=900",
         "trainer.total_training_steps=9",
     )
-    limits = ("actor_rollout_ref.rollout.generate_timeout_s=40", "actor_rollout_ref.rollout.start_timeout_s=41")
+    limits = ("actor_rollout_ref.rollout.generate_timeout_s=40", "actor_rollout_ref.rollout.start_timeout_s=120")
     run = Watched(directory, *arguments(directory, *OFF, *LONG, *longer, *limits))
     run.wait_for_step(1, timeout_s=600)
     os.kill(run.pids("rollout-0")[-1], signal.SIGSTOP)
     begin = time.monotonic()
     done = run.finish()
     assert done.code == 1
-    waits = "generating responses: no answer within 40 s", "loading weights into engines: no answer within 41 s"
+    waits = "generating responses: no answer within 40 s", "loading weights into engines: no answer within 120 s"
     assert any(f"{wait} from rollout." in message(done)[0] for wait in waits)
     assert "of rank 0" in message(done)[0]
-    assert time.monotonic() - begin < 180
+    assert time.monotonic() - begin < 260
 
 
 @pytest.mark.long
