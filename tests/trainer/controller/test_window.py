@@ -76,13 +76,16 @@ class Sim:
 
     def restart(self, version: int) -> None:
         """Only what `outstanding` and `admitted` say survives, and the answers that were whole."""
-        outstanding, window = self.window.outstanding(version), self.window
-        self.window = Window(self.case.per_step, self.case.max_staleness, version)
-        for number, then in sorted(outstanding.items()):
-            self.window.admit(number, then)
+        outstanding, admitted = self.window.outstanding(version), self.window.admitted
+        first = min(outstanding, default=admitted)
+        self.window = Window(self.case.per_step, self.case.max_staleness, version, first)
+        for number in range(first, admitted):
+            if number not in outstanding:
+                self.window.pass_over(number)
+                continue
+            self.window.admit(number, outstanding[number])
             if number in self.finished:
                 self.window.finish(number)
-        self.window.admitted = window.admitted
         self.left = {number: self.lengths[number] for number in sorted(outstanding) if number not in self.finished}
 
     def step(self, version: int) -> Sequence[int]:

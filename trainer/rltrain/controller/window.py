@@ -34,12 +34,13 @@ class Window:
         per_step: B, groups that a step learns from.
         max_staleness: S, versions.
         version: steps that are finished.
+        admitted: groups in all, those of before a restart too.
     """
 
-    def __init__(self, per_step: int, max_staleness: int, version: int = 0) -> None:
+    def __init__(self, per_step: int, max_staleness: int, version: int = 0, admitted: int = 0) -> None:
         self._per_step, self._max_staleness = per_step, max_staleness
-        self.admitted = version * per_step
-        """Groups in all: the number of the next one, of those that come in order."""
+        self.admitted = admitted
+        """Groups in all: the number of the next one."""
         self._groups: dict[int, _Group] = {}
         self._finished: list[int] = []
         """Those that wait to be picked, in the order in which they finished."""
@@ -53,7 +54,11 @@ class Window:
     def admit(self, number: int, version: int) -> None:
         """Group NUMBER is asked for at VERSION; one of before a restart comes back with its version of then."""
         self._groups[number] = _Group(version)
-        self.admitted = max(self.admitted, number + 1)
+        self.admitted = number + 1
+
+    def pass_over(self, number: int) -> None:
+        """Group NUMBER was learnt from before a restart."""
+        self.admitted = number + 1
 
     def finish(self, number: int) -> None:
         """All answers of group NUMBER are there."""
