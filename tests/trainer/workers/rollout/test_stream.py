@@ -123,7 +123,9 @@ def test_what_is_interrupted_goes_on_from_its_tokens_and_is_whole_at_the_end() -
     assert list(found[0].prompt_ids) == [1, 2]
     assert found[0].versions == ((0, 4), (2, 5))
     assert [found[number].versions for number in (1, 2)] == [((0, 5),)] * 2
-    assert [one["requests"] for one in stream.take_rounds()] == [2, 3], "a round ends where weights come"
+    rounds = stream.take_rounds()
+    assert [one["requests"] for one in rounds] == [2, 3], "a round ends where weights come"
+    assert [one["tokens"] for one in rounds] == [2, 3], "each token is counted in the round that made it"
 
 
 def test_interrupted_twice_and_given_up_in_between() -> None:

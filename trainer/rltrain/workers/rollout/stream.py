@@ -145,7 +145,10 @@ class Stream:
             return
         if self._asked:
             assert isinstance(self._engine, Continues)
-            for number, part in self._engine.so_far(list(self._asked)).items():
+            parts = self._engine.so_far(list(self._asked))
+            if self._flow is not None:
+                self._flow.interrupted(sum(len(part.token_ids) for part in parts.values()))
+            for number, part in parts.items():
                 self._begun[number] = self._begun.get(number, Unfinished.nothing()).grown(part, self.version)
             self._engine.abort(list(self._asked))
             self._round_ends(self._asked)
