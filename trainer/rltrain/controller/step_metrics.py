@@ -12,6 +12,7 @@ from rltrain.controller.algorithm import group_ids
 from rltrain.controller.prompt_digests import compared
 from rltrain.core.batch import Batch
 from rltrain.core.metrics import Metrics
+from rltrain.core.tensors import ints
 
 
 def measure(step: int, batch: Batch, config: RunConfig) -> Metrics:
@@ -65,7 +66,7 @@ def updates_between(version: int, step: int, config: RunConfig) -> int:
 
 def _staleness(step: int, batch: Batch, config: RunConfig) -> Metrics:
     """Updates between the weights that sampled and those that the update began with; 0: on policy."""
-    behind = torch.tensor([updates_between(int(one), step, config) for one in batch["policy_version"]])
+    behind = torch.tensor([updates_between(one, step, config) for one in ints(batch["policy_version"])])
     return {
         "training/policy_staleness/mean": float(behind.double().mean()),
         "training/policy_staleness/max": float(behind.max()),

@@ -193,7 +193,7 @@ class Stream:
         self._tries.pop(number, None)
         return self._begun.pop(number, Unfinished.nothing())
 
-    def _round_ends(self, found: Sequence[object]) -> None:
+    def _round_ends(self, found: Collection[object]) -> None:
         if self._flow is not None and found:
             self._flow.sample(0, self._counters())
             self._rounds.append(self._flow.note())
