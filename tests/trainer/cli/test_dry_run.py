@@ -45,6 +45,9 @@ def test_who_is_idle_when() -> None:
     lines = step_lines(resolved(apart, off))
     assert "generate step k+1" in lines[2]
     assert "idle: whichever side is done first" in lines[3]
+    lines = step_lines(resolved(apart, "algorithm.max_staleness=4"))
+    assert "generate for up to 5 steps at once" in lines[2]
+    assert "a group that is 4 steps old is unfinished" in lines[3]
 
 
 def test_states_are_sharded_over_the_ranks_and_typed() -> None:

@@ -20,7 +20,7 @@ from rltrain.controller.generation import Finished
 from rltrain.controller.train_group import TrainGroup
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.core.trajectory import int_array
-from rltrain.workers.rollout.protocol import Answer, Completion, Request, Sampling
+from rltrain.workers.rollout.protocol import Answer, Completion, Request, Sampling, SoFar
 from rltrain.workers.rollout.stream import Stream
 from tests.trainer.cluster.workers import config, spawn
 
@@ -49,6 +49,9 @@ class Slow:
     def abort(self, numbers: Collection[int]) -> None:
         self._left = [pair for pair in self._left if pair[0] not in numbers]
 
+    def so_far(self, numbers: Collection[int]) -> dict[int, SoFar]:
+        return {number: SoFar(int_array([]), None) for number in numbers}
+
     def sampled(self, sampling: Sampling) -> dict[str, Any]:
         return {}
 
@@ -58,7 +61,7 @@ class SlowWorker:
 
     def __init__(self) -> None:
         self._stream = Stream(Slow(), 0)
-        for name in ("submit", "collect", "abort", "pause", "resume"):
+        for name in ("submit", "collect", "abort", "pause", "interrupt", "resume"):
             setattr(self, name, getattr(self._stream, name))
 
     def start(self) -> None:
@@ -67,18 +70,24 @@ class SlowWorker:
     def under_way(self) -> int:
         return self._stream.under_way
 
+    def running(self) -> int:
+        return self._stream.running
+
 
 class Syncs:
     """In place of weight sync: how often weights were taken."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, workers: WorkerGroup) -> None:
+        self.count, self._workers = 0, workers
+        self.running: list[int] = []
+        """Requests that engines held meanwhile."""
 
     def connect(self) -> None:
         """Nothing to meet."""
 
     def sync(self, version: int) -> None:
         self.count += 1
+        self.running += self._workers.all("running", deadline_s=DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +108,7 @@ def engines(runtime: Runtime, workers: WorkerGroup) -> Iterator[EngineGroup]:
         }
     )
     group = EngineGroup(runtime, workers, cast(TrainGroup, train_group), settings)
-    group._sync = cast(Any, Syncs())
+    group._sync = cast(Any, Syncs(workers))
     yield group
     workers.all("abort", range(1000), deadline_s=DEADLINE_S)
 
@@ -157,6 +166,54 @@ def test_after_an_error_nothing_is_left_under_way(engines: EngineGroup) -> None:
         engines.generate(REQUESTS, Sampling(9.0, 1.0, -1, 0, 16, (), (), False))
     assert seeds(engines.generate(REQUESTS[:8], SAMPLING)) == list(range(8))
     assert engines.workers.all("under_way", deadline_s=DEADLINE_S) == [0, 0]
+
+
+def all_of(engines: EngineGroup, numbers: range) -> dict[int, Completion]:
+    """Answers to NUMBERS, as they are waited for."""
+    found: dict[int, Completion] = {}
+    with engines.waited_for():
+        while len(found) < len(numbers):
+            found |= dict(engines.collect(0.25))
+    return found
+
+
+def test_weights_go_in_while_answers_are_written(engines: EngineGroup) -> None:
+    engines.take_weights()
+    numbers = engines.submit(REQUESTS, SAMPLING)
+    cast(Any, engines._train_group).policy_version = 4
+    engines.take_weights()
+    syncs = cast(Any, engines._sync)
+    assert (syncs.count, syncs.running, engines.policy_version) == (2, [0] * 4, 4)
+    assert sum(engines.workers.all("under_way", deadline_s=DEADLINE_S)) > 0, "nothing was forgotten"
+    assert seeds([all_of(engines, numbers)[number] for number in numbers]) == list(range(40))
+
+
+def test_answers_that_finish_while_others_are_waited_for_are_kept(engines: EngineGroup) -> None:
+    numbers = engines.submit(REQUESTS[:12], SAMPLING)
+    assert seeds(engines.generate(REQUESTS[20:30], SAMPLING)) == list(range(20, 30))
+    assert seeds([all_of(engines, numbers)[number] for number in numbers]) == list(range(12))
+
+
+def test_an_engine_that_died_while_nobody_waited_is_back_with_the_next_weights(
+    engines: EngineGroup, said: list[str]
+) -> None:
+    """With the other at work: seen by a look, or by the sync itself."""
+    said.clear()
+    engines.take_weights()
+    numbers = engines.submit(REQUESTS, SAMPLING)
+    os.kill(engines.workers.pids[1], signal.SIGKILL)
+    found: dict[int, Completion] = {}
+    deadline = time.monotonic() + 60
+    while not engines._lost and time.monotonic() < deadline:
+        found |= dict(engines.glance())
+        time.sleep(0.1)
+    assert engines._lost == [1]
+    cast(Any, engines._train_group).policy_version = 4
+    engines.take_weights()
+    assert (engines._lost, engines.policy_version) == ([], 4)
+    assert "\n".join(said).count("restarting train-1") == 1
+    found |= all_of(engines, range(40 - len(found)))
+    assert seeds([found[number] for number in numbers]) == list(range(40))
 
 
 def test_paused_engines_answer_nothing_until_they_go_on(engines: EngineGroup) -> None:

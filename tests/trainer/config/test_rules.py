@@ -83,6 +83,11 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((*OFF, "algorithm.filter_groups.enable=true"), "filter_groups generates until a batch is full"),
     ((*OFF, "algorithm.adv_estimator=remax"), "remax asks for greedy answers as well; choose grpo"),
     ((*OFF, "trainer.capsule_steps=[1]"), "a capsule is of one policy"),
+    ((APART, "algorithm.max_staleness=2", f"{R}stop=['x']"), "a text across two of them is not found"),
+    (
+        (APART, "algorithm.max_staleness=2", f"{R}name=sglang"),
+        "which the sglang engine cannot; set max_staleness=1, or actor_rollout_ref.rollout.name=vllm or name=hf",
+    ),
     ((APART, f"{R}n_gpus_per_node=2", f"{R}num_replicas=3"), f"there are 2 for rollout; set {R}num_replicas=2"),
     ((f"{R}nnodes=1",), "need actor_rollout_ref.hybrid_engine=false"),
     ((f"{R}name=hf", f"{R}tensor_model_parallel_size=2"), "the hf engine has no tensor parallelism"),
@@ -130,6 +135,12 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         "custom_reward_function.path: no such file or directory: /no/such.py",
     ),
 ]
+
+
+def test_bounded_staleness() -> None:
+    assert problems(CPU, APART, "algorithm.max_staleness=4") == []
+    assert problems(CPU, APART, "algorithm.max_staleness=4", f"{R}name=hf", f"{R}stop_token_ids=[3]") == []
+    assert problems(CPU, *OFF, f"{R}stop=['x']") == [], "one step off, no answer is written in parts"
 
 
 def test_one_step_off() -> None:

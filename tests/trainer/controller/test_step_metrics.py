@@ -85,7 +85,7 @@ def versioned(versions: list[int]) -> Batch:
         # The actor has not moved while the critic warms up.
         (4, [0, 0, 0], 4, 0.0, 0.0),
         (5, [4, 4, 4], 4, 0.0, 0.0),
-        (7, [0, 6, 6], 4, 2.0, 6.0),
+        (7, [0, 6, 6], 4, 1.0, 3.0),
     ],
 )
 def test_staleness(step: int, versions: list[int], warmup: int, mean: float, largest: float) -> None:

@@ -64,7 +64,12 @@ def step_lines(config: RunConfig) -> list[str]:
     """What ranks and engines do in the two halves of a step, and whose devices are idle when."""
     on_gpu, shared = config.trainer.device == "cuda", config.actor_rollout_ref.hybrid_engine
     rests = "sleep" if on_gpu and shared and config.actor_rollout_ref.rollout.free_cache_engine else "wait"
-    if config.algorithm.max_staleness:
+    most = config.algorithm.max_staleness
+    if most > 1:
+        both = ["learn from groups as they finish", f"generate for up to {most + 1} steps at once"]
+        rows, header = [["ranks", both[0]], ["engines", both[1]]], ["who", "all the while, but for weights"]
+        idle = f"idle: ranks, while a group that is {most} steps old is unfinished; engines, when all are finished"
+    elif most:
         both = ["learn from step k, then wait", "generate step k+1, then wait"]
         rows, header = [["ranks", both[0]], ["engines", both[1]]], ["who", "weights in, then both at once"]
         idle = "idle: whichever side is done first, until the other is"
@@ -73,7 +78,7 @@ def step_lines(config: RunConfig) -> list[str]:
         rows = [["ranks", "wait", "learn from step k"], ["engines", "generate step k", rests]]
         idle = "idle: neither; ranks and engines take turns on the same devices"
         if not shared:
-            idle = "idle: each side while the other works; algorithm.max_staleness=1 lets both work at once"
+            idle = "idle: each side while the other works; algorithm.max_staleness=1 or more lets both work at once"
     return [*table_lines(header, rows, WIDTH), idle]
 
 

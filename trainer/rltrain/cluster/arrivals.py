@@ -28,7 +28,8 @@ class Arrivals:
         self._runtime, self._deadline_s, self._doing, self._limit = runtime, deadline_s, doing, limit
         self._owners: dict[Any, tuple[Call, int]] = {}
         self._arrived: list[tuple[int, str, Any]] = []
-        self._troubles: list[Trouble] = []
+        self._troubles: list[tuple[int, Trouble]] = []
+        """Each with its rank."""
         self._begun = self._said = time.monotonic()
         self._waiting: Waiting | None = None
 
@@ -50,6 +51,7 @@ class Arrivals:
     def drop(self, ranks: Sequence[int]) -> None:
         """Wait no more for calls of RANKS: their processes are gone."""
         self._owners = {ref: owner for ref, owner in self._owners.items() if owner[1] not in ranks}
+        self._troubles = [one for one in self._troubles if one[0] not in ranks]
         self._name_who_is_left()
 
     def clear(self) -> None:
@@ -87,7 +89,7 @@ class Arrivals:
             time.sleep(SETTLE_S)
             self._look(0)
             troubles, self._troubles = self._troubles, []
-            raise min(troubles, key=lambda trouble: trouble.weight).error from None
+            raise min((trouble for _, trouble in troubles), key=lambda trouble: trouble.weight).error from None
         waits = self._runtime.waits
         waits.check()
         waits.look()
@@ -108,9 +110,10 @@ class Arrivals:
             ready = ray.wait(refs, num_returns=len(refs), timeout=0)[0]
         for ref in ready:
             call, rank = self._owners.pop(ref)
-            before = len(self._troubles)
-            value = result_of(call, rank, ref, self._doing, self._troubles)
-            if len(self._troubles) == before:
+            troubles: list[Trouble] = []
+            value = result_of(call, rank, ref, self._doing, troubles)
+            self._troubles += [(rank, trouble) for trouble in troubles]
+            if not troubles:
                 self._arrived.append((rank, call.method, value))
         self._name_who_is_left()
 

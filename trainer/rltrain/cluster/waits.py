@@ -85,6 +85,15 @@ class Waits:
         finally:
             self._shields = shields
 
+    @contextmanager
+    def undisturbed(self) -> Generator[None]:
+        """Do nothing else while the controller waits in the block."""
+        before, self.meanwhile = self.meanwhile, _nothing
+        try:
+            yield
+        finally:
+            self.meanwhile = before
+
     @property
     def is_interrupted(self) -> bool:
         """Whether an interruption has not been noticed yet."""

@@ -15,9 +15,10 @@ class Engine:
     `engine`: `module:class`, a `RolloutEngine`. `packages`: whose versions a run's record holds. `resident_bytes`: of
     its process with a model of no size, on a CPU. `sleeps`: it gives the device's memory back while the actor trains.
     `has_kv_cache`: as large as `gpu_memory_utilization` says. `is_parallel`: it knows `tensor_model_parallel_size`.
-    `takes_arguments`: those of `rollout.engine_kwargs.NAME`. `is_eager`: it runs its operations one by one whatever the
-    config says. `is_elsewhere`: the user runs it, on devices that are not the run's. `without_tokenizer`: arguments for
-    a directory that holds none. `changes`: `module:function`, what `rlcheck drift` tries of its own settings.
+    `continues`: its answers go on from their tokens so far with new weights. `takes_arguments`: those of
+    `rollout.engine_kwargs.NAME`. `is_eager`: it runs its operations one by one whatever the config says.
+    `is_elsewhere`: the user runs it, on devices that are not the run's. `without_tokenizer`: arguments for a directory
+    that holds none. `changes`: `module:function`, what `rlcheck drift` tries of its own settings.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Engine:
     sleeps: bool = True
     has_kv_cache: bool = True
     is_parallel: bool = True
+    continues: bool = True
     takes_arguments: bool = True
     is_eager: bool = False
     is_elsewhere: bool = False
@@ -40,10 +42,10 @@ _ROWS = (
            without_tokenizer={"skip_tokenizer_init": True}, changes="rltrain.measure.drift.variants:of_vllm"),
     Engine("hf", "rltrain.workers.rollout.hf:HfEngine", ("transformers",), 490_000_000, sleeps=False,
            has_kv_cache=False, is_parallel=False, takes_arguments=False, is_eager=True),
-    Engine("sglang", "rltrain.workers.rollout.sglang.engine:SglangEngine", ("sglang",), 490_000_000,
+    Engine("sglang", "rltrain.workers.rollout.sglang.engine:SglangEngine", ("sglang",), 490_000_000, continues=False,
            without_tokenizer={"skip_tokenizer_init": True}),
     Engine("remote", "rltrain.workers.rollout.served.remote:RemoteEngine", ("aiohttp",), 490_000_000,
-           has_kv_cache=False, is_elsewhere=True),
+           has_kv_cache=False, continues=False, is_elsewhere=True),
 )  # fmt: skip
 ENGINES = {row.name: row for row in _ROWS}
 """The first is what a fresh config names."""

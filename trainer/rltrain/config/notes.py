@@ -51,7 +51,8 @@ def _staleness(config: RunConfig) -> Iterator[str]:
     algorithm = config.algorithm
     if algorithm.max_staleness and algorithm.rollout_correction.rollout_is is None:
         yield (
-            "algorithm.max_staleness=1: answers come from weights one step behind; "
+            f"algorithm.max_staleness={algorithm.max_staleness}: answers come from weights "
+            f"{'one step' if algorithm.max_staleness == 1 else 'up to so many steps'} behind; "
             "algorithm.rollout_correction.rollout_is=token corrects for that"
         )
 

@@ -112,7 +112,7 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _one_step_off(config: RunConfig) -> Iterator[str]:
+def _staleness(config: RunConfig) -> Iterator[str]:
     """What generating ahead cannot be combined with."""
     algorithm, key = config.algorithm, "algorithm.max_staleness"
     if not algorithm.max_staleness:
@@ -126,7 +126,24 @@ def _one_step_off(config: RunConfig) -> Iterator[str]:
     if has_need(algorithm.adv_estimator, "greedy"):
         yield f"{key}: {algorithm.adv_estimator} asks for greedy answers as well; choose grpo, rloo or gae"
     if config.trainer.capsule_steps:
-        yield f"trainer.capsule_steps: a capsule is of one policy, with {key}=1 there are two; set it to []"
+        yield f"trainer.capsule_steps: a capsule is of one policy, with {key} there are several; set it to []"
+    if algorithm.max_staleness > 1:
+        yield from _interrupted(config)
+
+
+def _interrupted(config: RunConfig) -> Iterator[str]:
+    """What answers that take new weights while they are being written cannot be combined with."""
+    rollout, key = config.actor_rollout_ref.rollout, f"algorithm.max_staleness={config.algorithm.max_staleness}"
+    if not ENGINES[rollout.name].continues:
+        yield (
+            f"{key}: answers go on from their tokens so far with new weights, which the {rollout.name} engine cannot; "
+            f"set max_staleness=1, or {ROLLOUT}.{others('continues')}"
+        )
+    if rollout.stop:
+        yield (
+            f"{ROLLOUT}.stop: with {key} an answer may be written in parts, and a text across two of them is not "
+            "found; set stop_token_ids, or max_staleness=1"
+        )
 
 
 def _filter_metric(config: RunConfig) -> Iterator[str]:
@@ -352,7 +369,7 @@ def _resume_mode(mode: str) -> Iterator[str]:
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _batches,
     _algorithm,
-    _one_step_off,
+    _staleness,
     _rollout,
     _devices,
     _sharding,

@@ -41,6 +41,8 @@ class EngineGroup:
         self._restarted = False
         self._lost: list[int] = []
         """Engines that died while others answered their requests: they are started again after that."""
+        self._kept: list[Finished] = []
+        """Requests that finished while something else was waited for."""
         self.policy_version = NO_WEIGHTS
         """Of the weights that the engines hold: `TrainGroup.policy_version` at the last sync."""
 
@@ -49,8 +51,15 @@ class EngineGroup:
         return self.workers.begin("start", [()] * len(self.workers.slots))
 
     def take_weights(self) -> None:
-        """Bring the actor's weights into the engines, unless they hold them already. Weights are awake."""
-        self._surviving(self._take_weights)
+        """Bring the actor's weights into the engines, unless they hold them already. Weights are awake.
+
+        What is under way is interrupted for it, and goes on from its tokens so far.
+        """
+        with self._runtime.waits.undisturbed():
+            while self._generation.troubled:
+                self._kept += self.collect(0)
+            self._bring_back()
+            self._surviving(self._take_weights)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> range:
         """Take REQUESTS in; returns at once, with the numbers under which `collect` gives their answers.
@@ -67,11 +76,12 @@ class EngineGroup:
         Raises:
             RunFailure: an engine died a second time, failed, or none finished a request in time.
         """
+        kept, self._kept = self._kept, []
         try:
-            return self._generation.collect(wait_s)
+            return kept + self._generation.collect(0 if kept else wait_s)
         except RunFailure as failure:
             self._go_on_without(failure)
-            return []
+            return kept
 
     def glance(self) -> list[Finished]:
         """As `collect`, beside other work: what has finished by now. Engines go on meanwhile.
@@ -80,16 +90,15 @@ class EngineGroup:
         """
         if self._generation.troubled and len(self._dead()) < len(self._generation.engines):
             return self.collect(0)
-        return self._generation.glance()
+        kept, self._kept = self._kept, []
+        return kept + self._generation.glance()
 
     @contextmanager
     def waited_for(self) -> Generator[None]:
         """A block that waits for what was submitted; at its end dead engines are started again."""
         with self._generation.waited_for():
             yield
-        if self._lost:
-            self._runtime.say(f"restarting {self._names(self._lost)}")
-            self._revive(self._lost)
+        self._bring_back()
 
     def abort(self, numbers: Collection[int]) -> None:
         """Forget requests; nothing comes of them."""
@@ -113,13 +122,17 @@ class EngineGroup:
         """
         self.take_weights()  # an engine that was restarted has none
         found: dict[int, Completion] = {}
+        others: list[Finished] = []
         with self.waited_for():
             numbers = self.submit(requests, sampling)
             while len(found) < len(numbers):
-                finished = [(number - numbers.start, answer) for number, answer in self.collect(POLL_S)]
+                arrived = self.collect(POLL_S)
+                finished = [(number - numbers.start, answer) for number, answer in arrived if number in numbers]
+                others += [one for one in arrived if one[0] not in numbers]
                 found |= dict(finished)
                 if on_finished is not None:
                     on_finished(finished)
+        self._kept += others
         return [found[number] for number in range(len(numbers))]
 
     def checksums(self, names: Sequence[str]) -> list[dict[str, str]]:
@@ -180,8 +193,9 @@ class EngineGroup:
             self._lost = dead
             return
         self._runtime.say(f"{failure}; restarting {self._names(dead)}")
-        self._revive(dead)
-        self._take_weights()
+        with self._runtime.waits.undisturbed():
+            self._revive(dead)
+            self._take_weights()
 
     def _found_dead(self, failure: RunFailure) -> list[int]:
         """The engines whose death explains FAILURE, the first in this run.
@@ -205,8 +219,28 @@ class EngineGroup:
             self._sync.connect()
             self._connected = True
         if self.policy_version != self._train_group.policy_version:
-            self._sync.sync(self._train_group.policy_version)
+            with self._interrupted():
+                self._sync.sync(self._train_group.policy_version)
             self.policy_version = self._train_group.policy_version
+
+    @contextmanager
+    def _interrupted(self) -> Generator[None]:
+        """A block in which engines hold no requests; those that are under way go on after it."""
+        if not self._generation.under_way:
+            yield
+            return
+        self._call("interrupt", doing="interrupting the engines")
+        yield
+        self._call("resume", doing="resuming the engines")
+
+    def _bring_back(self) -> None:
+        """Start engines again that died while others answered their requests; with weights, if there is work left."""
+        if self._lost:
+            self._runtime.say(f"restarting {self._names(self._lost)}")
+            with self._runtime.waits.undisturbed():
+                self._revive(self._lost)
+                if self._generation.under_way:
+                    self._take_weights()
 
     def _dead(self) -> list[int]:
         return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from rltrain.config.schema.run import AnyTrainerConfig
@@ -58,6 +58,10 @@ class Position(Generic[R]):
         """The last finished one."""
         self.best: dict[str, float] | None = None
         """Step and value of the best checkpoint, as of the one that the run goes on from (it may be another run's)."""
+        self.needed: Callable[[int], int] = lambda step: step + 1
+        """The batch of rows from which a run draws that goes on after a step: an earlier one, if rows of it wait."""
+        self.first = 1
+        """The batch that `batches` begins with."""
         self.checkpoint = choose(
             directory.checkpoints, trainer.resume_mode, trainer.resume_from_path, trainer.verify_checkpoint
         )
@@ -71,19 +75,22 @@ class Position(Generic[R]):
         """STEP is finished: this is where a resumed run goes on, with the rows of the next, taken or not."""
         self.step = step
         self._state = self._now()
-        self._taken.pop(step, None)
-        if step + 1 in self._taken:
-            self._state["loader"] = self._taken[step + 1]
+        first = self.needed(step)
+        self._taken = {batch: state for batch, state in self._taken.items() if batch >= first}
+        if first in self._taken:
+            self._state["loader"] = self._taken[first]
+        if first != step + 1:
+            self._state["first"] = first
 
     def state(self) -> dict[str, Any]:
         """As of the last finished step; plain JSON values."""
         return self._state
 
     def batches(self) -> Iterator[tuple[int, list[R]]]:
-        """The steps to come, each with its rows."""
-        for step in range(self.step + 1, self.total_steps + 1):
-            self._taken[step] = copy.deepcopy(self.loader.state_dict())
-            yield step, next(self.loader)
+        """The batches to come, each with its rows, by the step that it is the turn of."""
+        for batch in range(self.first, self.total_steps + 1):
+            self._taken[batch] = copy.deepcopy(self.loader.state_dict())
+            yield batch, next(self.loader)
 
     def _take(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.controller_state()
@@ -92,6 +99,7 @@ class Position(Generic[R]):
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
         self.step, self.best = checkpoint.step, state["best"]
+        self.first = state.get("first", self.step + 1)
 
     def _now(self) -> dict[str, Any]:
         return copy.deepcopy({name: part.state_dict() for name, part in self._parts.items()})
@@ -107,3 +115,8 @@ class RunPosition(Position[Row]):
         self.algorithm = Algorithm(config.algorithm, clock)
         loader = PromptLoader(prepared.train, data.train_batch_size, seed, data.shuffle)
         super().__init__(loader, trainer, directory, {"estimator": self.algorithm})
+        if self.first != self.step + 1 and config.algorithm.max_staleness < 2 and self.checkpoint is not None:
+            raise UserError(
+                f"checkpoint {self.checkpoint.path} holds answers of earlier batches that were not learnt from: go on "
+                "with the algorithm.max_staleness that it was made with, or from a later checkpoint"
+            )

@@ -89,4 +89,5 @@ def _packed(name: str, parts: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]
 
 
 def _unpacked(held: dict[str, NDArray[Any]], name: str) -> list[NDArray[Any]]:
-    return np.split(held[name], np.cumsum(held[f"{name}_lengths"])[:-1])
+    lengths = held[f"{name}_lengths"]
+    return np.split(held[name], np.cumsum(lengths)[:-1]) if len(lengths) else []

@@ -15,6 +15,8 @@ from rltrain.cluster.waits import Waits
 from rltrain.cluster.watchdog import StallWatchdog
 from rltrain.config.schema import RunConfig
 from rltrain.controller.ahead import Ahead
+from rltrain.controller.bounded import Bounded
+from rltrain.controller.buffer import Buffer
 from rltrain.controller.callbacks import Callback, Callbacks, StepRecord
 from rltrain.controller.callbacks.audit import Audit
 from rltrain.controller.callbacks.capsule import Capsules
@@ -79,8 +81,8 @@ class Session:
     def __init__(self, prepared: Prepared, position: RunPosition, context: Context, pool: RewardPool) -> None:
         self.config, self.prepared, self.position, self.context = prepared.config, prepared, position, context
         self.pool, self.clock, self.stages = pool, context.clock, context.stages
-        self._ahead: Ahead | None = None
-        """Generates while ranks train, where the config lets answers be a step behind."""
+        self._ahead: Ahead | Buffer | None = None
+        """Generates while ranks train, where the config lets answers be one step behind, or more."""
 
     def run(self, console: Console, begin: float) -> dict[str, Any]:
         """Start the workers, train, and end the workers in order."""
@@ -105,7 +107,7 @@ class Session:
         roles = make_roles(crew.train_group, self.config, self.clock)
         reward_manager = self._reward_manager(crew)
         if self.config.algorithm.max_staleness:
-            self._ahead = self._one_ahead(crew, reward_manager)
+            self._ahead = self._made_ahead(crew, reward_manager)
         members = self._callbacks(crew, roles, reward_manager, saver, console)
         self.context.listened(
             members, saver, lambda callbacks: self._train(crew, roles, reward_manager, callbacks, warm)
@@ -125,16 +127,23 @@ class Session:
     ) -> None:
         position, waits = self.position, self.context.runtime.waits
         collector = Collector(self.config, crew.rollout, reward_manager, lambda: next(position.loader))
-        kind = Loop if self._ahead is None else OneStepOff
+        kind = Loop if self._ahead is None else OneStepOff if isinstance(self._ahead, Ahead) else Bounded
         loop = kind(roles, collector, position.algorithm, callbacks, self.clock, self.config, waits.shielded)
-        if isinstance(loop, OneStepOff) and self._ahead is not None:
+        if isinstance(loop, OneStepOff) and isinstance(self._ahead, Ahead):
             loop.ahead = self._ahead
+        if isinstance(loop, Bounded) and isinstance(self._ahead, Buffer):
+            loop.buffer = self._ahead
         if position.step == 0:
             callbacks.on_step_end(StepRecord(0, warm | self.clock.taken()))
         loop.train(self.context.batches())
 
-    def _one_ahead(self, crew: Crew, reward_manager: RewardManager) -> Ahead:
-        ahead = Ahead(self.config, crew.rollout, crew.engine_group, reward_manager, self.context.runtime, self.clock)
+    def _made_ahead(self, crew: Crew, reward_manager: RewardManager) -> Ahead | Buffer:
+        parts = (self.config, crew.rollout, crew.engine_group, reward_manager, self.context.runtime, self.clock)
+        if self.config.algorithm.max_staleness == 1:
+            ahead = Ahead(*parts)
+        else:
+            ahead = Buffer(*parts, self.position.step, self.position.first, self.position.total_steps)
+            self.position.needed = ahead.first_batch
         if self.position.checkpoint is not None:
             ahead.restore(self.position.checkpoint.path)
         return ahead

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from rltrain.algos.aggregation import AggNormalizer, aggregate
 from rltrain.algos.group_metrics import credit_metrics, duplicate_metrics, reward_metrics
 from rltrain.algos.metrics import data_metrics, rollout_diff_metrics
@@ -10,6 +12,7 @@ from rltrain.controller.algorithm import group_ids
 from rltrain.controller.prompt_digests import compared
 from rltrain.core.batch import Batch
 from rltrain.core.metrics import Metrics
+from rltrain.core.tensors import ints
 
 
 def measure(step: int, batch: Batch, config: RunConfig) -> Metrics:
@@ -52,10 +55,18 @@ def _reference_kl(batch: Batch) -> Metrics:
     return {"actor/ref_kl": float((gaps.expm1() - gaps).mean())} if len(gaps) else {}
 
 
+def updates_between(version: int, step: int, config: RunConfig) -> int:
+    """How many updates of the actor the weights that STEP begins with are ahead of those of VERSION.
+
+    A version has the number of the step that made it; steps in which the critic learns alone make none.
+    """
+    idle = max(config.trainer.critic_warmup - 1, 0)
+    return max(step - 1, idle) - min(max(version, idle), max(step - 1, idle))
+
+
 def _staleness(step: int, batch: Batch, config: RunConfig) -> Metrics:
-    """Steps between the weights that sampled and those that the update began with; 0: on policy."""
-    before = step - 1 if step - 1 >= config.trainer.critic_warmup else 0
-    behind = (before - batch["policy_version"]).clamp(min=0)
+    """Updates between the weights that sampled and those that the update began with; 0: on policy."""
+    behind = torch.tensor([updates_between(one, step, config) for one in ints(batch["policy_version"])])
     return {
         "training/policy_staleness/mean": float(behind.double().mean()),
         "training/policy_staleness/max": float(behind.max()),

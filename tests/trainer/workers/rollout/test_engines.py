@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rltrain.core.errors import RunFailure
-from rltrain.workers.rollout.protocol import Request, Sampling
+from rltrain.core.errors import RunFailure, UserError
+from rltrain.workers.rollout.protocol import Completion, Request, Sampling
 from rltrain.workers.rollout.sampling import token_log_probs
 from rltrain.workers.sync import checksum, merge, plan, verify
 from tests.trainer.workers.rollout.compare import PLAIN, differences, logits_of, requests, to_the_bit, tokens_of
@@ -277,6 +278,71 @@ def test_what_is_aborted_is_forgotten_and_the_rest_goes_on(bench: Bench) -> None
     assert {0, 2} <= found.keys() <= {0, 2, 3}
     assert all(tokens_of([answer])[0] == whole[number] for number, answer in found.items())
     assert bench.child.collect(60.0) == [], "nothing is left"
+
+
+def passes(bench: Bench, count: int) -> dict[int, Completion]:
+    """What ends in COUNT passes of the engine."""
+    found: dict[int, Completion] = {}
+    for _ in range(count):
+        found |= dict(bench.child.collect(0.0))
+    return found
+
+
+def test_answers_go_on_from_their_tokens_so_far_with_new_weights(bench: Bench) -> None:
+    """Each part has the log-probabilities of its own weights, given all tokens before it: no old key is used again."""
+    asked, sampling = requests(6), replace(PLAIN, ignore_eos=True)
+    bench.child.submit(list(enumerate(asked)), sampling)
+    if bench.is_served:
+        with pytest.raises(UserError, match="max_staleness=1, or choose another engine"):
+            bench.child.interrupt()
+        bench.child.abort(range(6))
+        return
+    assert passes(bench, 6) == {}
+    versions, models = [bench.version], list[torch.nn.Module]()
+    for _ in range(2):
+        bench.child.interrupt()
+        assert bench.child.collect(60.0) == [], "nothing runs"
+        models.append(deepcopy(bench.model))
+        bench.change()
+        bench.take()
+        versions.append(bench.version)
+        bench.child.resume()
+        assert passes(bench, 3) == {}
+    found = dict(bench.child.collect(60.0))
+    answers = [found[number] for number in range(6)]
+    models.append(bench.model)
+    for request, answer in zip(asked, answers, strict=True):
+        assert (len(answer.token_ids), len(answer.log_probs), answer.finish_reason) == (16, 16, "length")
+        assert tuple(answer.prompt_ids) == request.prompt_ids
+        assert [version for _, version in answer.versions] == versions
+        starts = [first for first, _ in answer.versions]
+        assert starts[0] == 0 < starts[1] < starts[2] < 16
+        for model, first, end in zip(models, starts, [*starts[1:], 16], strict=True):
+            taken = logits_of(model, request, answer).log_softmax(-1)[range(16), answer.token_ids.tolist()]
+            assert np.abs(taken.numpy() - answer.log_probs)[first:end].mean() <= 5 * bench.limits.log_prob
+    assert len({answer.token_ids.tobytes() for answer in answers}) == 6
+
+
+def test_an_answer_in_parts_has_the_length_that_was_asked_for(bench: Bench) -> None:
+    if bench.is_served:
+        pytest.skip("it does not go on with answers")
+    asked = [replace(one, log_probs=row % 2 == 0) for row, one in enumerate(requests(30))]
+    hot = replace(PLAIN, temperature=2.0, max_tokens=24, min_tokens=8)
+    bench.child.submit(list(enumerate(asked)), hot)
+    found: dict[int, Completion] = {}
+    for count in (3, 0, 9, 20):
+        found |= passes(bench, count)
+        bench.child.interrupt()
+        bench.child.resume()
+    found |= dict(bench.child.collect(60.0))
+    for number, answer in found.items():
+        assert EOS not in answer.token_ids[:8]
+        assert 8 < len(answer.token_ids) <= 24
+        assert (answer.token_ids[-1] == EOS) == (answer.finish_reason == "stop")
+        assert answer.versions == ((0, bench.version),), "the same weights: one part"
+        assert (answer.log_probs is not None) == (number % 2 == 0)
+    assert {"stop", "length"} == {answer.finish_reason for answer in found.values()}
+    assert found.keys() == set(range(30))
 
 
 def test_the_sync_makes_two_calls_per_bucket(bench: Bench) -> None:

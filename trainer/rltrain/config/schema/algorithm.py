@@ -59,9 +59,10 @@ class AlgorithmConfig(Section):
     kl_ctrl: KlCtrlConfig = KlCtrlConfig()
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
-    max_staleness: int = Field(default=0, ge=0, le=1)
+    max_staleness: int = Field(default=0, ge=0)
     """Steps by which the weights that generate may be behind those that learn. 0: each step generates, then learns. 1:
-    one step off, step k + 1 is generated while step k trains; rollout needs devices of its own. rltrain's own."""
+    one step off, step k + 1 is generated while step k trains. 2 and more: answers are learnt from as they finish, and
+    take new weights while they are being written. From 1 on rollout needs devices of its own. rltrain's own."""
     mask_truncated_completions: bool = False
     """DAPO's overlong filtering: answers cut at `data.max_response_length` count in no loss; their rewards still count
     in the baseline of their group. rltrain's own."""

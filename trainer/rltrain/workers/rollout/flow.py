@@ -24,6 +24,8 @@ class Flow:
         self._ended_s: list[float] = []
         self._steps = self._prompt_tokens = 0
         self._tokens: list[int] = []
+        self._begun_tokens = 0
+        """Of answers that had not ended when the round did."""
         self._every_s = _EVERY_S
         self._paces: dict[int, list[float]] = {}
         """Passes, seconds and the sum of running requests over passes, by the power of two that runs."""
@@ -72,6 +74,10 @@ class Flow:
         self._ended_s.append(time.perf_counter() - self._begun)
         self._tokens.append(num_tokens)
 
+    def interrupted(self, num_tokens: int) -> None:
+        """The round ends, and what has not ended had NUM_TOKENS in it."""
+        self._begun_tokens += num_tokens
+
     def note(self) -> dict[str, Any]:
         """The round in numbers; plain JSON.
 
@@ -107,7 +113,7 @@ class Flow:
             "wall_s": round(whole, 4),
             "requests": self._asked,
             "prompt_tokens": self._prompt_tokens,
-            "tokens": sum(self._tokens),
+            "tokens": sum(self._tokens) + self._begun_tokens,
             "passes": self._steps,
             "lengths": quantiles,
             "first_s": round(self._first_s, 4),

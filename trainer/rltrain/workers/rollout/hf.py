@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from rltrain.config.schema import ModelConfig, RunConfig
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.core.tensors import floats, ints
-from rltrain.core.trajectory import float_array, int_array
+from rltrain.core.trajectory import FloatArray, float_array, int_array
 from rltrain.tracing.listen import listening
 from rltrain.tracing.recorder import add_log_probs
-from rltrain.workers.rollout.protocol import Answer, Completion, FinishReason, Request, Sampling, WakeTag
+from rltrain.workers.rollout.protocol import Answer, Completion, FinishReason, Request, Sampling, SoFar, WakeTag
 from rltrain.workers.rollout.sampling import draw, token_log_probs
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.checksum import checksum
@@ -119,25 +119,35 @@ class HfEngine:
             if self._running.is_over:
                 self._running = None
 
+    def so_far(self, numbers: Collection[int]) -> dict[int, SoFar]:
+        """See `Continues.so_far`."""
+        running = {} if self._running is None else self._running.so_far()
+        return {number: running.get(number, SoFar(int_array(), None)) for number in numbers}
+
     def sampled(self, sampling: Sampling) -> dict[str, Any]:
         """See `Generates.sampled`."""
         return self._sampled.get(sampling, {})
 
     def _next_batch(self) -> _Batch | None:
-        """The first requests that wait, as many as fit, up to one that is to be sampled otherwise."""
+        """The first requests that wait, as many as fit, up to one that is to be sampled otherwise.
+
+        Those that go on after an interruption differ in how long they may and must get.
+        """
         longest = self._rollout.max_model_len
         assert longest is not None
         chosen: dict[int, Request] = {}
+        limits: list[tuple[int, int]] = []
         first = next((sampling for _, sampling in self._waiting.values()), None)
-        for number, (request, sampling) in self._waiting.items():
-            if sampling != first or len(chosen) == self._rollout.max_num_seqs:
-                break
-            chosen[number] = request
         if first is None:
             return None
+        for number, (request, sampling) in self._waiting.items():
+            alike = replace(sampling, min_tokens=first.min_tokens, max_tokens=first.max_tokens) == first
+            if not alike or len(chosen) == self._rollout.max_num_seqs:
+                break
+            chosen[number] = request
+            limits.append((sampling.min_tokens, min(sampling.max_tokens, longest - len(request.prompt_ids))))
         for number in chosen:
             del self._waiting[number]
-        limits = [min(first.max_tokens, longest - len(request.prompt_ids)) for request in chosen.values()]
         return _Batch(self._model, self._tokenizer, self._eos, first, chosen, limits, self._device)
 
     @torch.no_grad()
@@ -220,11 +230,12 @@ class _Batch:
         eos: frozenset[int],
         sampling: Sampling,
         requests: Mapping[int, Request],
-        limits: Sequence[int],
+        limits: Sequence[tuple[int, int]],
         device: torch.device,
     ) -> None:
         self._model, self._tokenizer, self._eos = model, tokenizer, eos
-        self._sampling, self._limits, self._device = sampling, limits, device
+        self._sampling, self._device = sampling, device
+        self._least, self._most = [least for least, _ in limits], [most for _, most in limits]
         self._numbers, self._requests = list(requests), list(requests.values())
         self._generators = [torch.Generator(device).manual_seed(request.seed) for request in self._requests]
         self._tokens: list[list[int]] = [[] for _ in requests]
@@ -253,6 +264,10 @@ class _Batch:
         """Rows of NUMBERS run along, and nothing comes of them."""
         self._left -= {row for row in self._left if self._numbers[row] in numbers}
 
+    def so_far(self) -> dict[int, SoFar]:
+        """Of those that have not ended."""
+        return {self._numbers[row]: SoFar(int_array(self._tokens[row]), self._log_probs_of(row)) for row in self._left}
+
     def step(self) -> list[tuple[int, Completion]]:
         """One token more of each; those that end with it."""
         output: Any = self._model(
@@ -273,13 +288,16 @@ class _Batch:
 
     def _completion(self, row: int) -> Completion:
         request = self._requests[row]
-        log_probs = float_array(self._log_probs[row]) if request.log_probs else None
         reason = self._reasons[row] or "length"
-        return Completion(int_array(self._tokens[row]), log_probs, reason, int_array(request.prompt_ids))
+        tokens = int_array(self._tokens[row])
+        return Completion(tokens, self._log_probs_of(row), reason, int_array(request.prompt_ids))
+
+    def _log_probs_of(self, row: int) -> FloatArray | None:
+        return float_array(self._log_probs[row]) if self._requests[row].log_probs else None
 
     def _step(self, logits: Tensor) -> Tensor:
         banned = torch.zeros_like(logits, dtype=torch.bool)
-        early = [row for row, tokens in enumerate(self._tokens) if len(tokens) < self._sampling.min_tokens]
+        early = [row for row, tokens in enumerate(self._tokens) if len(tokens) < self._least[row]]
         ends = sorted(self._eos.union(self._sampling.stop_token_ids))
         if early and ends:
             banned[torch.tensor(early)[:, None], torch.tensor(ends)] = True
@@ -300,12 +318,12 @@ class _Batch:
             return "stop"
         if tokens[-1] in self._sampling.stop_token_ids:
             return "stop"
-        if self._sampling.stop and len(tokens) > self._sampling.min_tokens:
+        if self._sampling.stop and len(tokens) > self._least[row]:
             # One that ended earlier, within `min_tokens`, does not count.
             text, before = self._tokenizer.decode(tokens), self._tokenizer.decode(tokens[:-1])
             if any(text.find(stop, max(0, len(before) - len(stop) + 1)) >= 0 for stop in self._sampling.stop):
                 return "stop"
-        return "length" if len(tokens) >= self._limits[row] else None
+        return "length" if len(tokens) >= self._most[row] else None
 
 
 def check_length(num_prompt_tokens: int, max_model_len: int) -> None:

@@ -1,12 +1,12 @@
 """What rollout engines offer, and the values that cross to them: plain and picklable, arrays of NumPy.
 
 An engine says by its methods what it can do: every one `Generates`; one whose weights the trainer sets `Syncs`; one
-that can be looked into `Diagnoses`.
+whose answers may go on with other weights `Continues`; one that can be looked into `Diagnoses`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -76,6 +76,14 @@ class Completion:
         return Trajectory(self.token_ids, mask, self.log_probs, self.versions, truncated, self.prompt_ids)
 
 
+@dataclass(frozen=True, eq=False)
+class SoFar:
+    """The beginning of an answer: as in `Completion`."""
+
+    token_ids: IntArray
+    log_probs: FloatArray | None
+
+
 Numbered = Sequence[tuple[int, Request]]
 """Requests under the numbers by which their answers are known."""
 Answer = Completion | str
@@ -142,6 +150,15 @@ class Syncs(Protocol):
 
     def reset_prefix_cache(self) -> None:
         """Forget cached prefixes: keys and values of other weights."""
+        ...
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """Says what it has of answers that it has not ended, so that they can go on elsewhere, or with other weights."""
+
+    def so_far(self, numbers: Collection[int]) -> Mapping[int, SoFar]:
+        """Of each request of NUMBERS, all of them under way; empty where no token is there yet."""
         ...
 
 

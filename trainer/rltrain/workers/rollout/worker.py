@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from rltrain.config.engines import ENGINES, loaded
@@ -12,6 +11,7 @@ from rltrain.core import work
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.workers.rollout.protocol import (
     Completion,
+    Continues,
     Diagnoses,
     Numbered,
     Request,
@@ -29,6 +29,7 @@ COLLECT_S = 60.0
 Ability = TypeVar("Ability")
 _ABILITIES: dict[type, str] = {
     Syncs: "take weights from training ranks; choose another engine",
+    Continues: "go on with answers under other weights; set algorithm.max_staleness=1, or choose another engine",
     Diagnoses: "be looked into; set trainer.verify_weight_sync=false, or choose another engine",
 }
 """What an engine without them cannot do, and the way out."""
@@ -51,8 +52,6 @@ class EngineWorker:
         self._engine = make_engine(config, saved_weights)
         self.has_weights = False
         """The engine holds the last published weights, whole; else random ones, or a part."""
-        self._version = -1
-        """Of those weights, as their last bucket said."""
         retries = config.actor_rollout_ref.rollout.max_retries
         self._stream = Stream(self._engine, retries, lambda done, total: self._note_progress(done, total))
 
@@ -80,11 +79,7 @@ class EngineWorker:
         Raises:
             RunFailure: the engine gave a request up.
         """
-        spans = ((0, self._version),)
-        return [
-            (number, one if one.versions else replace(one, versions=spans))
-            for number, one in self._stream.collect(wait_s)
-        ]
+        return self._stream.collect(wait_s)
 
     def take_notes(self) -> list[dict[str, Any]]:
         """How requests flowed, of each round that has ended since last asked; goes along with any answer."""
@@ -97,6 +92,16 @@ class EngineWorker:
     def pause(self) -> None:
         """Compute nothing until `resume`; what is under way stays."""
         self._stream.pause()
+
+    def interrupt(self) -> None:
+        """Take what is under way out of the engine, until `resume`: weights may come.
+
+        Raises:
+            UserError: the engine does not say what it has so far.
+        """
+        if self._stream.running:
+            self._able(Continues)
+        self._stream.interrupt()
 
     def resume(self) -> None:
         """Go on."""
@@ -128,14 +133,14 @@ class EngineWorker:
         Raises:
             RunFailure: requests are under way: their keys and values are of the weights that they began with.
         """
-        if under_way := self._stream.under_way:
-            raise RunFailure(f"engine {self._index}: weights came while {under_way} requests were under way")
+        if running := self._stream.running:
+            raise RunFailure(f"engine {self._index}: weights came while {running} requests were under way")
         self.has_weights = False
         engine = self._able(Syncs)
         engine.load_bucket(descriptor)
         if descriptor.bucket.is_last:
             engine.reset_prefix_cache()
-            self.has_weights, self._version = True, descriptor.version
+            self.has_weights, self._stream.version = True, descriptor.version
 
     def checksums(self, names: Sequence[str]) -> dict[str, str]:
         """Checksums of what the engine holds under the published NAMES."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rltrain.core.trajectory import FloatArray, float_array, int_array
-from rltrain.workers.rollout.protocol import Answer, Completion, Request, Sampling
+from rltrain.workers.rollout.protocol import Answer, Completion, Request, Sampling, SoFar
 
 
 def params_maker(sampling: Sampling) -> Callable[[Request], Any]:
@@ -54,6 +54,23 @@ def answer_of(output: Any) -> Answer:
     token_ids = int_array(answer.token_ids)
     log_probs = None if answer.logprobs is None else _log_probs(answer.logprobs, answer.token_ids)
     return Completion(token_ids, log_probs, answer.finish_reason, int_array(output.prompt_token_ids))
+
+
+def so_far_of(processor: Any) -> dict[str, SoFar]:
+    """What vLLM's output PROCESSOR has of each request that has not ended, by the names that they were given.
+
+    With final outputs alone, vLLM hands out nothing before the end: what it would hand out then is read where it grows
+    (vllm/v1/engine/output_processor.py of 0.32.0: `RequestState._new_completion_output`).
+    """
+    found: dict[str, SoFar] = {}
+    for state in processor.request_states.values():
+        token_ids = list(state.detokenizer.output_token_ids)
+        held = state.logprobs_processor.logprobs
+        log_probs = None if held is None else _log_probs(held, token_ids)
+        # A version in which the engine renames no request has the second alone.
+        name = getattr(state, "external_req_id", None) or state.request_id
+        found[name] = SoFar(int_array(token_ids), log_probs)
+    return found
 
 
 def _log_probs(found: Any, token_ids: Any) -> FloatArray:

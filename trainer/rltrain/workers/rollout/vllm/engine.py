@@ -11,14 +11,15 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from typing import Any
 
 from rltrain.config.schema import RunConfig
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.workers.rollout.hf import check_length
-from rltrain.workers.rollout.protocol import Answer, Request, Sampling, WakeTag
+from rltrain.workers.rollout.protocol import Answer, Request, Sampling, SoFar, WakeTag
 from rltrain.workers.rollout.vllm import options, versions
-from rltrain.workers.rollout.vllm.answers import answer_of, params_maker
+from rltrain.workers.rollout.vllm.answers import answer_of, params_maker, so_far_of
 from rltrain.workers.rollout.vllm.watched import Watched
 from rltrain.workers.sync.broadcast import Address
 from rltrain.workers.sync.checksum import Piece, combine
@@ -51,7 +52,9 @@ class VllmEngine:
         self._adapter = versions.choose(config.trainer.device, self._package, self._version)
         self._llm: Any = None
         self._asked: dict[str, int] = {}
-        """Numbers of what is under way, by vLLM's names for it."""
+        """Numbers of what is under way, by vLLM's names for it. A name is not used again: what a pass that was begun
+        still says of a request that was aborted is not taken for the one that goes on from it."""
+        self._names = count()
         self._makers: dict[Sampling, Callable[[Request], Any]] = {}
         self._sampled: dict[Sampling, dict[str, Any]] = {}
         self._watched = Watched()
@@ -99,7 +102,7 @@ class VllmEngine:
                 self._makers[sampling] = params_maker(sampling)
             except (ValueError, VLLMValidationError) as error:
                 raise UserError(f"actor_rollout_ref.rollout: vLLM does not sample like this: {error}") from error
-        params, name = self._makers[sampling](request), str(number)
+        params, name = self._makers[sampling](request), str(next(self._names))
         prompt = {"type": "token", "prompt_token_ids": list(request.prompt_ids)}
         self._llm.llm_engine.add_request(name, prompt, params)
         self._asked[name] = number
@@ -116,7 +119,7 @@ class VllmEngine:
             if output.finished and output.request_id in self._asked
         ]
         if self._asked and not core.has_unfinished_requests():
-            found += [(number, f"vllm dropped request {name}") for name, number in self._asked.items()]
+            found += [(number, f"vllm dropped request {number}") for number in self._asked.values()]
             self._asked = {}
         return found
 
@@ -126,9 +129,18 @@ class VllmEngine:
 
     def abort(self, numbers: Collection[int]) -> None:
         """See `Generates.abort`."""
-        names = [name for name in map(str, numbers) if self._asked.pop(name, None) is not None]
+        gone = set(numbers)
+        names = [name for name, number in self._asked.items() if number in gone]
+        for name in names:
+            del self._asked[name]
         if names:
             self._llm.llm_engine.abort_request(names)
+
+    def so_far(self, numbers: Collection[int]) -> dict[int, SoFar]:
+        """See `Continues.so_far`: of vLLM's output processor, which is in this process."""
+        found = so_far_of(self._llm.llm_engine.output_processor)
+        wanted = set(numbers)
+        return {number: found[name] for name, number in self._asked.items() if number in wanted}
 
     def sampled(self, sampling: Sampling) -> dict[str, Any]:
         """See `Generates.sampled`."""
