@@ -227,7 +227,8 @@ def test_the_tests_fail_with_any_check_and_end_with_pytests_line(machine: Path, 
     assert (done.returncode == 0) == (ruff == tests == 0)
     lines = done.stdout.splitlines()
     assert lines[-1] == "9 passed"
-    assert lines[-2] == "python -m pytest -m not gpu and not long -n 3 --dist loadscope --reruns 1 --reruns-delay 2 -rsR"
+    chosen, how = "-m not gpu and not long", "-n 3 --dist loadscope --reruns 1 --reruns-delay 2 -rsR"
+    assert lines[-2] == f"python -m pytest {chosen} {how}"
     assert ("ruff is unhappy" in lines) == bool(ruff)
     assert ("FAILED before the tests: ruff check ., ruff format --check ." in lines) == bool(ruff)
 
