@@ -37,3 +37,14 @@ class Child(Hosted):
 
 def _load_without_reset(worker: EngineWorker, descriptor: Descriptor) -> None:
     worker._engine.load_bucket(descriptor)
+
+
+def note_progress(worker: Any) -> None:
+    """From then on, keep what is noted."""
+    worker.noted = []
+    worker._note_progress = lambda done, total: worker.noted.append((done, total))
+
+
+def noted_progress(worker: Any) -> list[tuple[int, int]]:
+    """What was noted."""
+    return worker.noted

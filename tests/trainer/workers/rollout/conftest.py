@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rltrain.config.schema import RunConfig
+from rltrain.workers.rollout.protocol import Completion
 from rltrain.workers.sync import WeightSync
 from tests.trainer.workers.rollout.child import Child
 from tests.trainer.workers.rollout.cycle import CPU_LIMITS, GPU_LIMITS, Limits
@@ -70,6 +71,13 @@ class Bench:
         """Bring the model's weights into the engine (checksums compared)."""
         self.version += 1
         self.sync.sync(self.version)
+
+    def passes(self, count: int) -> dict[int, Completion]:
+        """What ends in COUNT passes of the engine."""
+        found: dict[int, Completion] = {}
+        for _ in range(count):
+            found |= dict(self.child.collect(0.0))
+        return found
 
     def change(self) -> None:
         """Other weights in the model; the engine keeps the old ones."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from rltrain.core.errors import RunFailure, UserError
 from rltrain.workers.rollout.protocol import Completion, Request, Sampling
 from rltrain.workers.rollout.sampling import token_log_probs
 from rltrain.workers.sync import checksum, merge, plan, verify
+from tests.trainer.workers.rollout.child import note_progress, noted_progress
 from tests.trainer.workers.rollout.compare import PLAIN, differences, logits_of, requests, to_the_bit, tokens_of
 from tests.trainer.workers.rollout.conftest import Bench
 from tests.trainer.workers.rollout.tiny import DEVICE, EOS, MAX_MODEL_LEN, VOCAB, named_weights
@@ -133,17 +133,6 @@ def test_progress_reaches_the_end(bench: Bench) -> None:
     assert noted[0] == (0, 7)
     assert noted[-1] == (7, 7)
     assert noted == sorted(noted)
-
-
-def note_progress(worker: Any) -> None:
-    """From then on, keep what is noted."""
-    worker.noted = []
-    worker._note_progress = lambda done, total: worker.noted.append((done, total))
-
-
-def noted_progress(worker: Any) -> list[tuple[int, int]]:
-    """What was noted."""
-    return worker.noted
 
 
 def test_stale_weights_are_seen_and_a_sync_mends_them(bench: Bench) -> None:
@@ -280,14 +269,6 @@ def test_what_is_aborted_is_forgotten_and_the_rest_goes_on(bench: Bench) -> None
     assert bench.child.collect(60.0) == [], "nothing is left"
 
 
-def passes(bench: Bench, count: int) -> dict[int, Completion]:
-    """What ends in COUNT passes of the engine."""
-    found: dict[int, Completion] = {}
-    for _ in range(count):
-        found |= dict(bench.child.collect(0.0))
-    return found
-
-
 def test_answers_go_on_from_their_tokens_so_far_with_new_weights(bench: Bench) -> None:
     """Each part has the log-probabilities of its own weights, given all tokens before it: no old key is used again."""
     asked, sampling = requests(6), replace(PLAIN, ignore_eos=True)
@@ -297,7 +278,7 @@ def test_answers_go_on_from_their_tokens_so_far_with_new_weights(bench: Bench) -
             bench.child.interrupt()
         bench.child.abort(range(6))
         return
-    assert passes(bench, 6) == {}
+    assert bench.passes(6) == {}
     versions, models = [bench.version], list[torch.nn.Module]()
     for _ in range(2):
         bench.child.interrupt()
@@ -307,7 +288,7 @@ def test_answers_go_on_from_their_tokens_so_far_with_new_weights(bench: Bench) -
         bench.take()
         versions.append(bench.version)
         bench.child.resume()
-        assert passes(bench, 3) == {}
+        assert bench.passes(3) == {}
     found = dict(bench.child.collect(60.0))
     answers = [found[number] for number in range(6)]
     models.append(bench.model)
@@ -331,7 +312,7 @@ def test_an_answer_in_parts_has_the_length_that_was_asked_for(bench: Bench) -> N
     bench.child.submit(list(enumerate(asked)), hot)
     found: dict[int, Completion] = {}
     for count in (3, 0, 9, 20):
-        found |= passes(bench, count)
+        found |= bench.passes(count)
         bench.child.interrupt()
         bench.child.resume()
     found |= dict(bench.child.collect(60.0))
