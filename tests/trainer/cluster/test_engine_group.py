@@ -185,13 +185,15 @@ def test_weights_go_in_while_answers_are_written(engines: EngineGroup) -> None:
     syncs = cast(Any, engines._sync)
     assert (syncs.count, syncs.running, engines.policy_version) == (2, [0] * 4, 4)
     assert sum(engines.workers.all("under_way", deadline_s=DEADLINE_S)) > 0, "nothing was forgotten"
-    assert seeds([all_of(engines, numbers)[number] for number in numbers]) == list(range(40))
+    found = all_of(engines, numbers)
+    assert seeds([found[number] for number in numbers]) == list(range(40))
 
 
 def test_answers_that_finish_while_others_are_waited_for_are_kept(engines: EngineGroup) -> None:
     numbers = engines.submit(REQUESTS[:12], SAMPLING)
     assert seeds(engines.generate(REQUESTS[20:30], SAMPLING)) == list(range(20, 30))
-    assert seeds([all_of(engines, numbers)[number] for number in numbers]) == list(range(12))
+    found = all_of(engines, numbers)
+    assert seeds([found[number] for number in numbers]) == list(range(12))
 
 
 def test_an_engine_that_died_while_nobody_waited_is_back_with_the_next_weights(
