@@ -46,6 +46,10 @@ KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "COVE
 OF_THE_START = ("PYTHON", "LANG", "LC_", "LD_")
 """How variables begin that an interpreter reads when it starts."""
 
+EQUAL = {"RAY_worker_niceness": "0"}
+"""Ray gives its workers the lowest priority there is (15): beside other tests they would wait for all of them."""
+os.environ |= EQUAL
+
 # Nor on how: below `nohup`, or behind a script's `&`, the commands under test would ignore these signals, too.
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) == signal.SIG_IGN:

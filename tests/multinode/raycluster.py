@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.conftest import EQUAL
 from tests.multinode.netns import Node
 
 PORT = 6379
 STARTED = "Ray runtime started"
 # Small enough for three nodes on two cores.
 _SMALL = ("--num-cpus=1", "--object-store-memory=80000000", "--include-dashboard=false", "--disable-usage-stats")
-_SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+_SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **EQUAL}
 # The head of a cluster looks after its nodes often, so that a test need not wait long until a lost node is forgotten.
 _EAGER = {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "500"}
 _WAIT_MEMBERS = """

@@ -19,11 +19,11 @@ import yaml
 
 from rltrain.config import load
 from rltrain.toy.make import make_toy
-from tests.conftest import base_environ, in_terminal, rlcheck
+from tests.conftest import EQUAL, base_environ, in_terminal, rlcheck
 
 pytestmark = pytest.mark.timeout(300)
 HF = "actor_rollout_ref.rollout.name=hf"
-QUIET = {"OMP_NUM_THREADS": "1"}
+QUIET = {"OMP_NUM_THREADS": "1", **EQUAL}
 
 
 @pytest.fixture(scope="module")
