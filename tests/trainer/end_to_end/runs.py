@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rltrain.records.run_dir import read_steps
-from tests.conftest import EQUAL, base_environ
+from tests.conftest import base_environ
 
 COMMAND = (sys.executable, "-m", "rltrain")
 Record = dict[str, Any]
@@ -125,7 +125,7 @@ def training(directory: Path, recipe: str, *values: str) -> tuple[str, ...]:
 
 def environ() -> dict[str, str]:
     """Nothing of the caller's but the paths; no network."""
-    return base_environ({"HF_HUB_OFFLINE": "1", **EQUAL})
+    return base_environ({"HF_HUB_OFFLINE": "1"})
 
 
 def repeatable(record: Mapping[str, Any]) -> Record:
