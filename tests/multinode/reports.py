@@ -11,7 +11,7 @@ from typing import Any
 from tests.multinode.netns import Node
 
 # However broken the network is.
-LIMIT_S = 40.0
+LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tests.multinode.reports import Examined, examine_ray, words
 
 OTHER_PYTHON = Path("/usr/bin/python3")
 # Of the check itself: a firewall that drops costs its deadlines.
-HEALTHY_S = 25.0
+HEALTHY_S = 15.0
 # TCP sends again after up to this long, once packets get through.
 RECOVERED_S = 60.0
 

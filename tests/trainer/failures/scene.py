@@ -19,7 +19,7 @@ from tests.trainer.end_to_end.runs import COMMAND, Run, Started
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_S = 300.0
 """For a start or an end on a busy machine."""
-VANISH_S = 45.0
+VANISH_S = 15.0
 """How long what a run has started may outlive it."""
 TINY = (
     "actor_rollout_ref.rollout.name=hf",

@@ -387,10 +387,8 @@ class TrainWorker:
         """Bytes that torch's allocator held at most since last asked; nothing on a CPU. Not collective."""
         if not self._info.device.startswith("cuda"):
             return {}
-        peaks = {
-            "max_memory_allocated": torch.cuda.max_memory_allocated(self._info.device),
-            "max_memory_reserved": torch.cuda.max_memory_reserved(self._info.device),
-        }
+        names = ("max_memory_allocated", "max_memory_reserved")
+        peaks = {name: int(getattr(torch.cuda, name)(self._info.device)) for name in names}
         torch.cuda.reset_peak_memory_stats(self._info.device)
         return peaks
 
