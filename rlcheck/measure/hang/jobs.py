@@ -22,8 +22,10 @@ _NO_WORK = ("resource_tracker", "py-spy", "ray::IDLE", "/ray/core/src/", "/ray/_
             "/ray/autoscaler/", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "guard.py",
             "ray::AgentHost", "rlcheck needs Python")  # fmt: skip
 """Words of command lines that do no work of a job: Ray's own, guards, and rlcheck's agents."""
-_ROLES = (("engine", r"vllm|sglang|engine"), ("reward", r"reward|judge|verifier"), ("launcher",
-           r"torchrun|torch/distributed/run|torch\.distributed\.(run|launch)|accelerate launch|deepspeed"))  # fmt: skip
+_LAUNCHER = re.compile(
+    r"(^|[ /])(torchrun|accelerate launch|deepspeed|torch[./]distributed[./](run|launch)(\.py)?)( |$)"
+)
+_ROLES = (("engine", r"vllm|sglang|engine"), ("reward", r"reward|judge|verifier"))
 
 
 @dataclass(frozen=True)
@@ -188,13 +190,17 @@ def _is_helper(pid: int, environs: dict[int, dict[str, str]]) -> bool:
 
 
 def _role(title: str, rank: int | None) -> str:
+    """What a process is by its command line: by the program in it, not by the folders and options beside it."""
     if rank is not None:
         return ""
     of_ray = re.match(r"ray::([\w-]+)", title)
     if of_ray:
         return of_ray.group(1)
+    if _LAUNCHER.search(title):
+        return "launcher"
+    program = " ".join(os.path.basename(word) for word in title.split(" --", maxsplit=1)[0].split()[:4])
     for role, pattern in _ROLES:
-        if re.search(pattern, title, re.I):
+        if re.search(pattern, program, re.I):
             return role
     script = next((os.path.basename(word) for word in title.split()[1:] if word.endswith(".py")), "")
     return script or os.path.basename(title.split(" ", maxsplit=1)[0])[:40] or "a process"

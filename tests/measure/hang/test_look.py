@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rlcheck.measure.hang import jobs, look
 from rlcheck.measure.hang.reads import Table
 
@@ -102,3 +104,24 @@ def test_who_polls_waits_for_the_other_ends() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("title", "role"),
+    [
+        ("/opt/venv/bin/python3 -m torch.distributed.run --standalone train.py", "launcher"),
+        ("/opt/venv/bin/python3 /opt/venv/bin/torchrun --nproc-per-node 2 train.py", "launcher"),
+        ("python3 /lib/torch/distributed/run.py train.py", "launcher"),
+        ("accelerate launch train.py", "launcher"),
+        ("[pytest-xdist running] tests/test_torchrun_ends.py::test_under_torchrun_it_ends", "[pytest-xdist"),
+        ("bash start_torchrun.sh", "bash"),
+        ("python /srv/reward-models/engineer/train.py --judge none", "train.py"),
+        ("python -m vllm.entrypoints.openai.api_server --model m", "engine"),
+        ("VLLM::EngineCore", "engine"),
+        ("python /srv/run/reward_server.py", "reward"),
+        ("ray::RewardWorker.score", "RewardWorker"),
+    ],
+)
+def test_a_role_is_what_runs_not_what_is_named_beside_it(title: str, role: str) -> None:
+    """A process above the ranks whose title only speaks of a launcher once was one, and then a culprit."""
+    assert jobs._role(title, None) == role

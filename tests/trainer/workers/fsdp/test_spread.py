@@ -44,4 +44,4 @@ def test_only_rank_0_ever_holds_the_whole_model(models: Path, played: list[dict[
     size = (models / "large" / "model.safetensors").stat().st_size
     first, second = (rank["memory"] for rank in played)
     assert first > 0.8 * size, "else the measure shows nothing"
-    assert second < 0.7 * size, "its shards are half, and a layer at a time is a fourteenth"
+    assert second < 0.8 * size, "its shards are half, a layer at a time is a fourteenth, buffers up to a seventh"
