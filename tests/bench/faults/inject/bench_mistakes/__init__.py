@@ -29,7 +29,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
         # Which modules: read from the files' own tables, which import nothing of the trainer.
-        from bench_mistakes import learning, measures, optimising, prompts, rewarding, subtle, weights  # noqa: F401
+        from bench_mistakes import learning, lengths, measures, optimising, prompts, rewarding, subtle, weights  # noqa: F401
         from bench_mistakes.registry import MISTAKES
 
         self._patches = dict(MISTAKES[name])
