@@ -18,7 +18,9 @@ from tests.trainer.algos.ragged import mask_of, normal, seeds
 Level = Literal["token", "sequence"]
 
 
-def config(level: Level | None = "token", normalize: bool = False, threshold: float = 2.0) -> RolloutCorrectionConfig:
+def config(
+    level: Level | None = "token", normalize: bool = False, threshold: float | str = 2.0
+) -> RolloutCorrectionConfig:
     return RolloutCorrectionConfig(
         rollout_is=level, rollout_is_threshold=threshold, rollout_is_batch_normalize=normalize
     )
@@ -46,6 +48,29 @@ def test_as_in_the_paper(level: Level, normalize: bool, seed: int) -> None:
     np.testing.assert_allclose(weights.numpy(), expected / mean if normalize else expected, rtol=1e-9)
     assert float(weights.max()) <= 2.0 / (mean if normalize else 1.0) + 1e-12
     assert metrics.get("rollout_corr/rollout_is_batch_norm_factor", mean) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@given(seed=seeds)
+@settings(max_examples=20, deadline=None)
+def test_weights_outside_of_two_bounds_are_0(level: Level, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    actor, rollout, mask = normal(rng, 5, 4), normal(rng, 5, 4), mask_of(rng, 5, 4)
+    weights, metrics = rollout_is_weights(actor, rollout, mask, config(level, True, "0.5_2.0"))
+    assert weights is not None
+    expected, of_rows, outside = np.zeros((5, 4)), list[float](), list[bool]()
+    for row in range(5):
+        places = reference.tokens(mask.numpy(), row)
+        ratios = [math.exp(float(actor[row, t] - rollout[row, t])) for t in places]
+        for t, ratio in zip(places, ratios, strict=True):
+            ratio = ratio if level == "token" else math.prod(ratios)
+            outside.append(not 0.5 <= ratio <= 2.0)
+            expected[row, t] = 0 if outside[-1] else ratio
+        if places:
+            of_rows.append(expected[row, places[0]])
+    mean = np.mean(of_rows if level == "sequence" else expected[mask.numpy()]) or 1.0
+    np.testing.assert_allclose(weights.numpy(), expected / mean, rtol=1e-9)
+    assert metrics["rollout_corr/rollout_is_oob_ratio"] == pytest.approx(np.mean(outside))
 
 
 def test_metrics_by_hand() -> None:

@@ -38,7 +38,7 @@ def test_the_draw_is_the_runs_the_steps_and_the_prompts() -> None:
     assert first not in others
 
 
-@pytest.mark.parametrize("correction", [{"rollout_is": "token"}, {"bypass_mode": True}])
+@pytest.mark.parametrize("correction", [{"rollout_is": "token"}, {"rollout_rs": "token_k2"}, {"bypass_mode": True}])
 def test_all_where_the_algorithm_reads_them(correction: dict[str, Any]) -> None:
     assert asked_rows(config(**correction), 400, 3, "0-7") == set(range(400))
 

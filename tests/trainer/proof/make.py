@@ -17,6 +17,7 @@ from rltrain.algos.advantages import compute_advantages
 from rltrain.algos.aggregation import AggNormalizer, aggregate
 from rltrain.algos.kl import kl_penalty
 from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
+from rltrain.algos.rejection import rollout_rs_kept
 from rltrain.algos.rewards import apply_kl_to_reward
 from rltrain.algos.rollout_correction import rollout_is_weights
 from rltrain.algos.value_loss import value_loss_terms
@@ -161,11 +162,19 @@ class _Maker:
             norm_adv_by_std_in_grpo=plan.by_std,
         )  # fmt: skip
         f["advantages"], f["returns"] = self.hook("advantages", adv), returns
-        if plan.rollout_is:
-            correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
-            weights, _ = rollout_is_weights(f["old_log_probs"], engine, mask, correction)
-            assert weights is not None
+        correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
+        weights, _ = rollout_is_weights(f["old_log_probs"], engine, mask, correction)
+        kept, _ = rollout_rs_kept(f["old_log_probs"], engine, mask, correction)
+        if weights is not None:
             f["rollout_is_weights"] = weights
+        if kept is not None:
+            f["rollout_rs_kept"] = self.hook("kept", kept)
+
+    @property
+    def learnt(self) -> Tensor:
+        """Tokens that the loss counts."""
+        mask = self.fields["response_mask"]
+        return mask & self.fields.get("rollout_rs_kept", mask)
 
     def policy(self, model: Any, rows: list[int]) -> tuple[Tensor, Tensor]:
         """Padded, all at once: log-probabilities and entropies [rows, R]."""
@@ -274,7 +283,7 @@ class _Maker:
         self, role: str, model: Any, optimizer: Any, number: int, rows: list[int], lr: float, done: int, settings: Any
     ) -> MiniRecord:
         plan, f = self.plan, self.fields
-        normalizer = self.hook("normalizer", AggNormalizer.of(f["response_mask"][rows], 6.0))
+        normalizer = self.hook("normalizer", AggNormalizer.of(self.learnt[rows], 6.0))
         ranks = self._dealt(rows)
         micros: list[MicroRecord] = []
         for rank, share in enumerate(ranks):
@@ -321,7 +330,7 @@ class _Maker:
         self, role: str, model: Any, number: int, rows: list[int], normalizer: AggNormalizer, settings: Any
     ) -> dict[str, Tensor]:
         f = self.fields
-        mask = f["response_mask"][rows]
+        mask = self.learnt[rows]
 
         def share(terms: Tensor) -> Tensor:
             return aggregate(terms, mask, settings["loss_agg_mode"], normalizer)
@@ -355,7 +364,7 @@ class _Maker:
     def _note(self, role: str, number: int, rows: list[int], **values: Tensor) -> None:
         for name, value in {
             **values,
-            "mask": self.fields["response_mask"][rows],
+            "mask": self.learnt[rows],
             "responses": self.fields["responses"][rows],
         }.items():
             key = f"{role}.{number}/{name}"

@@ -34,6 +34,9 @@ class Plan:
     agg: str = "token-mean"
     shuffle: bool = False
     rollout_is: str | None = None
+    rollout_is_threshold: float | str = 1.01
+    rollout_rs: str | None = None
+    rollout_rs_threshold: str | None = None
     by_std: bool = True
     critic_warmup: int = 0
     lr: float = 1e-3
@@ -51,7 +54,9 @@ def config_of(plan: Plan) -> dict[str, Any]:
     shared = {"ppo_mini_batch_size": -(-plan.prompts // plan.minis), "ppo_epochs": plan.epochs, "shuffle": plan.shuffle,
               "loss_agg_mode": plan.agg, "grad_clip": plan.grad_clip, "optim": optim,
               "fsdp_config": {"dtype": "float32", "model_dtype": "float32"}}  # fmt: skip
-    correction = {"rollout_is": plan.rollout_is, "rollout_is_threshold": 1.01, "rollout_is_batch_normalize": False}
+    correction = {"rollout_is": plan.rollout_is, "rollout_is_threshold": plan.rollout_is_threshold,
+                  "rollout_is_batch_normalize": False, "rollout_rs": plan.rollout_rs,
+                  "rollout_rs_threshold": plan.rollout_rs_threshold}  # fmt: skip
     return {
         "actor_rollout_ref": {
             "model": {},

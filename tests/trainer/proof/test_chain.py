@@ -194,3 +194,23 @@ def test_betas_in_float32_are_no_fault(tmp_path: Path, off: float, status: str) 
     found = msgspec.convert(run({"capsules": [str(place)], "checkpoint": None}, lambda _: None), StepFacts)
     assert found.failure is None, found.failure
     assert {link.name: link.status for link in found.capsules[0].links}["optimizer"] == status
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_what_is_rejected_is_judged_and_left_out_of_the_loss(tmp_path: Path, honest: bool) -> None:
+    """Old log-probabilities are off, as of other weights: their link says so, the later ones are judged."""
+
+    def off(old: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(old.shape[1])[None, :] == torch.arange(len(old))[:, None] % 7
+        return old - torch.where(places, 0.4, 0.02)
+
+    plan = Plan(
+        rollout_is="token", rollout_is_threshold="0.7_1.2", rollout_rs="token_k1,seq_max_k3",
+        rollout_rs_threshold="1.3,0.5", hooks={"old_log_probs": off} | ({} if honest else {"kept": torch.ones_like}),
+    )  # fmt: skip
+    links = {link.name: link for link in proven(tmp_path / "step_1", plan).links}
+    assert links["old-log-probs"].status == "differs"
+    assert (links["advantages"].status == "same") is honest
+    assert honest or "kept against rollout_rs=token_k1,seq_max_k3" in links["advantages"].said
+    for name in ("update-rows", "update-log-probs", "loss", "gradient", "optimizer"):
+        assert links[name].status == "same", links[name]

@@ -19,6 +19,7 @@ from rltrain.config.paths import absolute, existing, missing, unusable
 from rltrain.config.resolve import rollout_devices
 from rltrain.config.reward_rules import rewards
 from rltrain.config.schema import ModelConfig, RunConfig
+from rltrain.config.thresholds import criteria, weight_bounds
 from rltrain.core.errors import UserError
 
 ACTOR = "actor_rollout_ref.actor"
@@ -95,13 +96,18 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
         yield "algorithm.filter_groups.enable: groups of one sample have equal rewards; raise rollout.n"
     yield from _filter_metric(config)
     correction = algorithm.rollout_correction
-    needs = [name for name in ("rollout_is", "bypass_mode") if getattr(correction, name)]
+    for read in (weight_bounds, criteria):
+        try:
+            read(correction)
+        except ValueError as error:
+            yield f"algorithm.rollout_correction.{error}"
+    needs = [name for name in ("rollout_is", "rollout_rs", "bypass_mode") if getattr(correction, name)]
     if needs and config.actor_rollout_ref.rollout.calculate_log_probs is False:
         yield f"algorithm.rollout_correction.{needs[0]}: needs {ROLLOUT}.calculate_log_probs=true (or null)"
-    if len(needs) == 2:
+    if correction.bypass_mode and len(needs) > 1:
         yield (
-            "algorithm.rollout_correction.rollout_is: with bypass_mode the engine's log-probabilities are the old "
-            "policy's, so every weight is 1; choose one of the two"
+            f"algorithm.rollout_correction.{needs[0]}: with bypass_mode the engine's log-probabilities are the old "
+            "policy's, so every ratio is 1; choose one of the two"
         )
     rollout = config.actor_rollout_ref.rollout
     if correction.bypass_mode and (rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_tokens > 0):

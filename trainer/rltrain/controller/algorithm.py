@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rltrain.algos.advantages import compute_advantages
 from rltrain.algos.kl import kl_controller
+from rltrain.algos.rejection import rollout_rs_kept
 from rltrain.algos.rewards import apply_kl_to_reward
 from rltrain.algos.rollout_correction import rollout_is_weights
 from rltrain.config.schema import AlgorithmConfig
@@ -26,7 +27,8 @@ class Algorithm:
         self._kl = kl_controller(config.kl_ctrl)
 
     def advantages(self, batch: Batch) -> tuple[Batch, Metrics]:
-        """BATCH with `token_level_rewards`, `advantages`, `returns` and, if asked for, `rollout_is_weights`."""
+        """BATCH with `token_level_rewards`, `advantages`, `returns` and, if asked for, `rollout_is_weights`,
+        `rollout_rs_kept`."""
         with self._clock.stage("adv"):
             rewards, metrics = self._token_rewards(batch)
             fields: dict[str, Tensor] = {"token_level_rewards": rewards}
@@ -43,12 +45,12 @@ class Algorithm:
                 norm_adv_by_std_in_grpo=config.norm_adv_by_std_in_grpo,
             )
             if {"rollout_log_probs", "old_log_probs"} <= batch.names:  # else the update reads the latter
-                weights, found = rollout_is_weights(
-                    batch["old_log_probs"], batch["rollout_log_probs"], batch.engine_mask, config.rollout_correction
-                )
-                if weights is not None:
-                    fields["rollout_is_weights"] = weights
-                metrics |= found
+                both = batch["old_log_probs"], batch["rollout_log_probs"]
+                for name, made in (("rollout_is_weights", rollout_is_weights), ("rollout_rs_kept", rollout_rs_kept)):
+                    field, found = made(*both, batch.engine_mask, config.rollout_correction)
+                    if field is not None:
+                        fields[name] = field
+                    metrics |= found
             return batch.with_fields(fields), metrics
 
     def _token_rewards(self, batch: Batch) -> tuple[Tensor, Metrics]:

@@ -25,7 +25,7 @@ def asked_rows(config: RunConfig, count: int, step: int, first: str) -> frozense
     correction = config.algorithm.rollout_correction
     if asked is False:
         return frozenset()
-    if asked or correction.rollout_is or correction.bypass_mode:
+    if asked or correction.rollout_is or correction.rollout_rs or correction.bypass_mode:
         return frozenset(range(count))
     drawn = random.Random(derive_seed(config.trainer.seed, "log_probs", first, step))
     return frozenset(drawn.sample(range(count), min(count, max(AT_LEAST, -(-count // ONE_IN)))))

@@ -15,6 +15,7 @@ READERS: Mapping[str, Callable[[RunConfig], bool]] = {
     "steps after the first, whose policy has moved": lambda c: BatchPlan.of(c).optimizer_steps_per_iteration > 1,
     "the KL in the reward": lambda c: c.algorithm.use_kl_in_reward,
     "the weights of the rollout correction": lambda c: c.algorithm.rollout_correction.rollout_is is not None,
+    "the rejection of the rollout correction": lambda c: c.algorithm.rollout_correction.rollout_rs is not None,
     "bypass_mode, which takes the engine's": lambda c: c.algorithm.rollout_correction.bypass_mode,
 }
 """By what it is, whether a resolved config has it. Everything else that reads them comes after the update: metrics of

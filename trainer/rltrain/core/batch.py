@@ -46,6 +46,7 @@ FIELDS: Mapping[str, Field] = {
     "reward_baselines": Field("B", torch.float32, "rollout"),
     "token_level_rewards": Field("B R", torch.float32, "advantages"),
     "rollout_is_weights": Field("B R", torch.float32, "advantages"),
+    "rollout_rs_kept": Field("B R", torch.bool, "advantages"),
     "advantages": Field("B R", torch.float32, "advantages"),
     "returns": Field("B R", torch.float32, "advantages"),
 }

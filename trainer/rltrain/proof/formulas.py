@@ -131,19 +131,38 @@ def estimate(
 
 def importance(old: Tensor, engine: Tensor, mask: Tensor, settings: Config) -> Tensor | None:
     """min(rho, C), rho = p_actor / p_engine of a token or of the whole answer (Ionides 2008, Truncated importance
-    sampling, equation 2.2); log rho held in ±20 as in verl; with batch normalisation divided by their mean.
+    sampling, equation 2.2); log rho held in ±20 as in verl; with batch normalisation divided by their mean. Of two
+    bounds (Ling Team 2025, arXiv:2510.18855, equation 4): rho within them, 0 outside.
     """
-    level, cap = settings["rollout_is"], float(settings["rollout_is_threshold"])
+    level, (low, _, cap) = settings["rollout_is"], str(settings["rollout_is_threshold"]).rpartition("_")
     if level is None:
         return None
     log_rho = only(old - engine, mask)
     if level == "sequence":
         log_rho = log_rho.sum(-1, keepdim=True) + torch.zeros_like(log_rho)
-    weights = only(log_rho.clamp(-20, 20).exp().clamp(max=cap), mask)
-    if not settings["rollout_is_batch_normalize"] or not mask.any():
+    rho = only(log_rho.clamp(-20, 20).exp(), mask)
+    weights = only(rho, (rho >= float(low)) & (rho <= float(cap))) if low else rho.clamp(max=float(cap))
+    if not settings["rollout_is_batch_normalize"] or not weights.any():
         return weights
     rows = mask.any(-1)
     return weights / (weights[mask].mean() if level == "token" else weights.max(-1).values[rows].mean())
+
+
+def rejected(old: Tensor, engine: Tensor, mask: Tensor, settings: Config) -> list[tuple[Tensor, float, float]]:
+    """What each criterion of `rollout_rs` judges `[B, R]`, and its bounds. k1, k2, k3 of log rho: Schulman 2020,
+    joschu.net/blog/kl-approx.html; of a token, or of an answer by sum, mean or maximum. k1 has two bounds, of exp(k1).
+    """
+    names, words = (str(settings[key]).split(",") for key in ("rollout_rs", "rollout_rs_threshold"))
+    log_rho, found = only(old - engine, mask).clamp(-20, 20), list[tuple[Tensor, float, float]]()
+    for name, word in zip(names, words * len(names) if len(words) == 1 else words, strict=True):
+        level, _, estimate = name.strip().rpartition("_")
+        each = {"k1": -log_rho, "k2": log_rho**2 / 2, "k3": log_rho.exp() - 1 - log_rho}[estimate]
+        row = {"seq_sum": each.sum(-1), "seq_mean": each.sum(-1) / mask.sum(-1).clamp(min=1), "seq_max": each.amax(-1)}
+        low, _, high = word.strip().rpartition("_")
+        bounds = (math.log(float(low) if low else 1 / float(high)), math.log(float(high))) if estimate == "k1" else None
+        value = each if level == "token" else row[level][:, None].expand_as(each)
+        found.append((value, *(bounds or (-math.inf, float(high)))))
+    return found
 
 
 def policy_terms(settings: Config, log_p: Tensor, old: Tensor, adv: Tensor, mask: Tensor, weights: Tensor) -> Tensor:

@@ -32,6 +32,8 @@ def advantages(ref: Reference) -> Link:
             links.append(Link(name="advantages", status="unknown", said=few))
         else:
             links.append(_weights(ref, settings["rollout_correction"]))
+    if case.config("algorithm.rollout_correction.rollout_rs") is not None or "rollout_rs_kept" in case.batch:
+        links.append(_rejected(ref, settings["rollout_correction"]))
     needed = {"gae": "values", "remax": "reward_baselines"}.get(settings["adv_estimator"], "token_level_rewards")
     if missing := [name for name in ("advantages", "token_level_rewards", needed) if name not in case.batch]:
         raise Unknown(f"the capsule has no {missing[0]}")
@@ -228,3 +230,25 @@ def _weights(ref: Reference, settings: Mapping[str, Any]) -> Link:
     return compare.judged(
         "advantages", numbers, "", "importance weights", compare.places(case.rows, numbers, {}, mask), causes
     )
+
+
+def _rejected(ref: Reference, settings: Mapping[str, Any]) -> Link:
+    """Which tokens were rejected; those at a bound but for rounding may be either."""
+    case, mask = ref.case, ref.case.mask
+    found, asked = case.batch.get("rollout_rs_kept"), settings.get("rollout_rs")
+    if found is None or asked is None:
+        there = "no record of what was rejected" if found is None else "a record of what was rejected"
+        return compare.differs("advantages", f"rollout_rs is {asked}, and there is {there}", 0)
+    old, engine = (_field(ref, name, torch.float64) for name in ("old_log_probs", "rollout_log_probs"))
+    surely, perhaps = mask.clone(), mask.clone()
+    for values, low, high in formulas.rejected(old, engine, mask, settings):
+        slack = 4 * EPS * (1 + values.abs())
+        surely &= (values - slack >= low) & (values + slack <= high)
+        perhaps &= (values + slack >= low) & (values - slack <= high)
+    wrong = mask & ((surely & ~found.bool()) | (~perhaps & found.bool()))
+    if not bool(wrong.any()):
+        return Link(name="advantages", status="same", compared=int(mask.sum()))
+    kept = int((wrong & found.bool()).sum())
+    rows = [f"row {case.rows[at].index}" for at in wrong.any(-1).nonzero()[:, 0].tolist()]
+    said = f"{int(wrong.sum())} tokens are {'kept' if kept else 'rejected'} against rollout_rs={asked}"
+    return compare.differs("advantages", said, int(mask.sum()), rows)

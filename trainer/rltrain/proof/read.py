@@ -68,10 +68,12 @@ class Case:
 
     @cached_property
     def loss_mask(self) -> Tensor:
-        """Tokens that the loss counts, bool `[B, R]`: not those of answers that were cut, where the config says so."""
+        """Tokens that the loss counts, bool `[B, R]`: not those of answers that were cut, where the config says so, nor
+        those that were rejected, as recorded (the link of advantages judges which)."""
+        mask = self.mask & self.batch.get("rollout_rs_kept", self.mask).bool()
         if not self.config("algorithm.mask_truncated_completions"):
-            return self.mask
-        return self.mask & ~self.batch["truncated"].bool()[:, None]
+            return mask
+        return mask & ~self.batch["truncated"].bool()[:, None]
 
     @cached_property
     def place(self) -> dict[int, int]:

@@ -78,11 +78,23 @@ def test_kl_in_the_reward(stage: Stage, kind: str) -> None:
 def test_truncated_importance_weights(stage: Stage, grpo: Played, level: str) -> None:
     correction = "algorithm.rollout_correction"
     plain = stage.play(GRPO, f"{correction}.rollout_is={level}")
-    bound = stage.play(GRPO, f"{correction}.rollout_is={level}", f"{correction}.rollout_is_threshold=0.5")
+    bound = stage.play(GRPO, f"{correction}.rollout_is={level}", f"{correction}.rollout_is_threshold=0.5",
+                        f"{correction}.rollout_rs={'token' if level == 'token' else 'seq_max'}_k2",
+                        f"{correction}.rollout_rs_threshold=1e-30")  # fmt: skip
     for step in plain.steps:
         assert step["rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-5)
         assert step["rollout_corr/kl"] == pytest.approx(0, abs=1e-5)
     first = bound.batches[0]
+    # Log-probabilities of engine and actor are the same but for rounding, and any rounding is rejected here.
+    kept, mask = first["rollout_rs_kept"], first["response_mask"]
+    gone = first["old_log_probs"] != first["rollout_log_probs"]
+    assert (
+        kept[mask] == ~(gone if level == "token" else (gone & mask).any(-1, keepdim=True).expand_as(gone))[mask]
+    ).all()
+    assert bound.steps[0]["rollout_corr/rollout_rs_masked_fraction"] == pytest.approx(
+        float((~kept & mask).sum() / mask.sum())
+    )
+    assert bound.steps[0]["actor/loss_tokens"] == (kept & mask).sum()
     assert first["rollout_is_weights"][first["response_mask"]] == pytest.approx(0.5)
     assert not first["rollout_is_weights"][~first["response_mask"]].any()
     # The samples are the same and count half as much.

@@ -26,11 +26,16 @@ class KlCtrlConfig(Section):
 
 
 class RolloutCorrectionConfig(Section):
-    """`algorithm.rollout_correction`: truncated importance sampling between engine and actor."""
+    """`algorithm.rollout_correction`: importance weights and rejection between engine and actor."""
 
     rollout_is: Literal["token", "sequence"] | None = None
-    rollout_is_threshold: float = Field(default=2.0, gt=0)
+    rollout_is_threshold: float | str = 2.0
+    """2.0: larger weights are cut to it. 0.5_2.0: weights outside of it are 0."""
     rollout_is_batch_normalize: bool = False
+    rollout_rs: str | None = None
+    """What the loss leaves out: a criterion such as `seq_mean_k1`, or several with commas; what passes all is kept."""
+    rollout_rs_threshold: float | str | None = None
+    """Of each criterion, with commas: 0.5_2.0 (or 2.0) for k1, an upper bound for k2 and k3."""
     bypass_mode: bool = False
     """Take the engine's log-probabilities as the old policy's, without computing the actor's."""
 
