@@ -255,6 +255,7 @@ class _Maker:
             )
             records.append(self._mini(role, model, optimizer, number, rows, self.hook("lr", lr), done, settings))
             done += 1
+        self.hook("ended", lambda optimizer: None)(optimizer)
         self._keep(role, "after", model, optimizer)
         return tuple(records)
 

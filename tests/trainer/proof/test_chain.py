@@ -144,6 +144,9 @@ FAULTS: dict[str, tuple[str, Plan, dict[str, Any], str]] = {
     "learning rate of several steps": (
         "optimizer", Plan(step=3, minis=2), {"used_lr": lambda lr: 0.5 * lr}, "",
     ),
+    "the state is emptied after several steps": (
+        "optimizer", Plan(step=3, minis=2), {"ended": lambda _: lambda optimizer: optimizer.state.clear()}, "",
+    ),
     "engine keeps a tensor": ("engine-after", PLAIN, {"held_after": without_first}, ""),
 }  # fmt: skip
 

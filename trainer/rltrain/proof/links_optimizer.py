@@ -298,6 +298,8 @@ def _many(ref: Reference, update: Update) -> Link:
         before = ref.case.weights[f"{update.role}.before"][name].double()
         for which, (kind, words) in enumerate(zip(_MOMENTS, _WORDS, strict=True)):
             after = ref.case.weights.get(f"{update.role}.{kind}after", {}).get(name)
+            if after is None and any(mini.applied for mini in update.minis) and bool((states[which] != 0).any()):
+                bad.append((math.inf, f"{words} of {name}: there are none after the step"))
             if after is None or (which == 0 and not after.is_floating_point()):
                 continue
             noise = float((low[1][name][which].double() - states[which]).norm())
