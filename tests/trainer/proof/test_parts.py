@@ -185,6 +185,19 @@ def test_files_are_read_where_they_are(tmp_path: Path) -> None:
     assert "not those of the run" in link["said"]
 
 
+def test_groups_that_dynamic_sampling_drops_are_no_part_of_a_step(tmp_path: Path) -> None:
+    place = make(tmp_path / "step_3", Plan(step=3, n=8))
+    head = msgspec.json.decode((place / "capsule.json").read_bytes())
+    algorithm = head["config"]["algorithm"] | {"filter_groups": {"enable": True, "metric": "score"}}
+    head_of(place, config=head["config"] | {"algorithm": algorithm})
+    assert links_of(place)["rewards"]["status"] == "same"
+    algorithm["filter_groups"]["metric"] = "short"
+    head_of(place, config=head["config"] | {"algorithm": algorithm})
+    link = links_of(place)["rewards"]
+    assert link["status"] == "differs"
+    assert "'short' is the same for all answers of 3 of 4 groups" in link["said"]
+
+
 def test_a_step_begins_with_what_the_step_before_left(tmp_path: Path) -> None:
     """Weights and moments, of the same run alone."""
     before, place = make(tmp_path / "step_2", Plan(step=2)), make(tmp_path / "step_3", Plan(step=3))
