@@ -140,6 +140,7 @@ FAULTS: dict[str, tuple[str, Plan, dict[str, Any], str]] = {
     "norm of a rank": ("clip", KL, {"norm": lambda norm: norm / 2**0.5}, "one rank"),
     "moments lost": ("optimizer", PLAIN, {"moments": lambda _: False}, "state was not restored"),
     "learning rate": ("optimizer", PLAIN, {"used_lr": lambda lr: 0.5 * lr}, "learning rate of 0.0004"),
+    "a schedule of another length": ("optimizer", PLAIN, {"total_steps": lambda _: 40}, ""),
     "no decay": ("optimizer", PLAIN, {"decay": lambda _: 0.0}, "no weight decay"),
     "learning rate of several steps": (
         "optimizer", Plan(step=3, minis=2), {"used_lr": lambda lr: 0.5 * lr}, "",
