@@ -32,6 +32,8 @@ from tests.bench.faults.step_table import COUNT, OUTSIDE, Run, faults, healthy
 from tests.bench.step_run import Found, Late, NoRun, Slot, examined, slots
 
 BAR = 53
+APART_S = 0.7
+"""Between the starts of the first runs: each reads the same packages from the disk, and starts a Ray."""
 
 
 def judged(run: Run, directory: Path, slot: Slot) -> dict[str, Any]:
@@ -90,18 +92,19 @@ def recorded(file: Path | None) -> Iterator[Any]:
 
 def bench(runs: Sequence[Run], directory: Path, shares: Sequence[Slot], file: Path | None) -> list[dict[str, Any]]:
     """The records of RUNS, one on each of SHARES at a time."""
-    free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-    for share in shares:
-        free.put(share)
+    free: queue.SimpleQueue[tuple[Slot, float]] = queue.SimpleQueue()
+    for number, share in enumerate(shares):
+        free.put((share, number * APART_S))
 
     with recorded(file) as write, ThreadPoolExecutor(len(shares)) as pool:
 
         def one(run: Run) -> dict[str, Any]:
-            slot = free.get()
+            slot, later_s = free.get()
             try:
+                slot.over.wait(later_s)
                 record = judged(run, directory, slot)
             finally:
-                free.put(slot)
+                free.put((slot, 0.0))
             write(record)
             return record
 
