@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INJECT = Path(__file__).parent / "faults" / "inject"
 OBJECTS = 256 << 20
 """Ray's object store in bytes: left alone, each Ray asks for a third of the machine."""
+LIMIT_S = 900.0
+"""Of one run, or of its proofs: then it is ended, and what it has left counts."""
 END_S = 30.0
 """How long a process may take to end in order."""
 
@@ -155,9 +157,10 @@ def _call(command: Sequence[str], out: Any, environ: dict[str, str], slot: Slot)
             pinned, cwd=ROOT, env={**kept, **environ, **own}, stdout=out, stderr=out, start_new_session=True
         )
         try:
-            while process.poll() is None and not slot.is_over:
+            limit = time.monotonic() + LIMIT_S
+            while process.poll() is None and not slot.is_over and time.monotonic() < limit:
                 time.sleep(0.2)
-            late = process.poll() is None
+            late = process.poll() is None and slot.is_over
         finally:
             _end(process)
     if late:
