@@ -70,13 +70,13 @@ def judged(run: Run, directory: Path, slot: Slot) -> dict[str, Any]:
 
 @contextmanager
 def recorded(file: Path | None) -> Iterator[Any]:
-    """A function that prints a record, and writes it to FILE, where one is given."""
+    """A function that prints a record, and writes it to FILE, where one is given and the run had its time."""
     lock = threading.Lock()
     out = None if file is None else file.open("a", encoding="utf-8")
 
     def write(record: dict[str, Any]) -> None:
         with lock:
-            if out is not None:
+            if out is not None and record["first"] != "late":
                 out.write(json.dumps(record) + "\n")
                 out.flush()
             mark = "ok" if record["ok"] else record["first"] if record["first"] == "late" else "WRONG"
