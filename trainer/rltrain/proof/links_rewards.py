@@ -78,17 +78,16 @@ def _undropped(ref: Reference, rule_list: Sequence[Any]) -> Link | None:
     wanted = str(case.config("algorithm.filter_groups.metric", "acc"))
     for row in case.rows:
         groups.setdefault(row.uid, []).append(row)
-    alike = [uid for uid, rows in groups.items()
-             if len(rows) > 1 and all(_counted(row, wanted, rule_list) == _counted(rows[0], wanted, rule_list)
-                                      for row in rows)]  # fmt: skip
+    counted = {uid: [_counted(row, wanted, rule_list) for row in rows] for uid, rows in groups.items()}
+    alike = [uid for uid, found in counted.items() if len(found) > 1 and found[0] and len(set(found)) == 1]
     if not alike:
-        return compare.same("rewards", len(groups))
+        return compare.same("rewards", sum(all(found) for found in counted.values()))
     said = f"'{wanted}' is the same for all answers of {len(alike)} of {len(groups)} groups, which are to be dropped"
     return compare.differs("rewards", said, len(groups), [f"prompt {uid}" for uid in alike])
 
 
 def _counted(row: CapsuleRow, wanted: str, rule_list: Sequence[Any]) -> tuple[Any, ...]:
-    """The parts of ROW's reward that the metric WANTED is made of."""
+    """The parts of ROW's reward that the metric WANTED is made of; empty where it has none of them."""
     parts, own = row.reward_parts, [rule.get("name") or rule["kind"] for rule in rule_list]
     truths = [rule.get("name") or rule["kind"] for rule in rule_list if rule["kind"] != "format"]
     ways = {"score": [[*own, "custom", rules.MODEL]],
