@@ -134,19 +134,20 @@ def sampled_as_configured(facts: Facts) -> Verdict:
     return _judged(facts, "sampling", "temperature, limits and seeds of the config")
 
 
-@check("STP020", "A run begins with the weights of its model's files",
+@check("STP020", "A step begins with the weights of the model's files, or of the step before",
        needs=("step",), playbook="step-other-log-probs", caused_by=_before("STP020"),
-       problem="The run begins with other weights than its model's files")  # fmt: skip
+       problem="The step begins with other weights than the model's files hold, or the step before left")  # fmt: skip
 def begins_with_its_files(facts: Facts) -> Verdict:
-    """Compares the actor and the critic before the first step with the model's files, or the checkpoint resumed from.
+    """Compares the actor and the critic with the model's files, the checkpoint resumed from, or the step before.
 
     What it does:
         Reads the safetensors where they are, else compares with their checksums, which the trainer's controller took.
+        In a later step: with weights and moments in the capsule of the step before, where it is beside this one.
 
     Why it matters:
         A tensor that was loaded wrongly is wrong everywhere alike: nothing else in the step differs.
     """
-    return _judged(facts, "start-weights", "the weights of the model's files, or of the checkpoint")
+    return _judged(facts, "start-weights", "the weights of the model's files, of the checkpoint, or of the step before")
 
 
 @check("STP005", "Engines hold the actor's weights when they sample",

@@ -264,6 +264,7 @@ class _Maker:
             )
             records.append(self._mini(role, model, optimizer, number, rows, self.hook("lr", lr), done, settings))
             done += 1
+        self.hook("ended", lambda optimizer: None)(optimizer)
         self._keep(role, "after", model, optimizer)
         return tuple(records)
 
@@ -385,8 +386,9 @@ class _Maker:
         roles |= {"actor": "actor.before", "critic": "critic.before"} if plan.step == 1 else {}
         origins = [self._origin(role, moment) for role, moment in roles.items()]
         sampled = Sampled(temperature=asked, top_p=1.0, top_k=-1, min_tokens=0, max_tokens=WIDTH)
-        return Capsule(schema=1, trainer="rltrain", trainer_version="0", step=plan.step, total_steps=20, seed=plan.seed,
-                       world_size=plan.ranks, config=self.config, versions={}, machine={}, rows=plan.prompts * plan.n,
+        return Capsule(schema=1, trainer="rltrain", trainer_version="0", step=plan.step, seed=plan.seed,
+                       total_steps=self.hook("total_steps", 20), world_size=plan.ranks, config=self.config,
+                       versions={}, machine={}, rows=plan.prompts * plan.n,
                        data_rows=DATA_SIZE, origins=tuple(origins),
                        model_config=self.model_config.to_dict(), sampled=sampled, policy_version=plan.step - 1,
                        kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"],

@@ -78,7 +78,7 @@ def config_of(plan: Plan) -> dict[str, Any]:
                       "filter_groups": {"enable": False}},
         "reward_model": {"rules": [{"kind": "digits", "name": None, "weight": 1.0, "data_sources": None},
                                    {"kind": "format", "name": "short", "weight": 0.5, "pattern": ".{0,4}"}]},
-        "trainer": {"critic_warmup": plan.critic_warmup, "balance_batch": True},
+        "trainer": {"critic_warmup": plan.critic_warmup, "balance_batch": True, "total_training_steps": 20},
     }  # fmt: skip
 
 

@@ -140,9 +140,13 @@ FAULTS: dict[str, tuple[str, Plan, dict[str, Any], str]] = {
     "norm of a rank": ("clip", KL, {"norm": lambda norm: norm / 2**0.5}, "one rank"),
     "moments lost": ("optimizer", PLAIN, {"moments": lambda _: False}, "state was not restored"),
     "learning rate": ("optimizer", PLAIN, {"used_lr": lambda lr: 0.5 * lr}, "learning rate of 0.0004"),
+    "a schedule of another length": ("optimizer", PLAIN, {"total_steps": lambda _: 40}, ""),
     "no decay": ("optimizer", PLAIN, {"decay": lambda _: 0.0}, "no weight decay"),
     "learning rate of several steps": (
         "optimizer", Plan(step=3, minis=2), {"used_lr": lambda lr: 0.5 * lr}, "",
+    ),
+    "the state is emptied after several steps": (
+        "optimizer", Plan(step=3, minis=2), {"ended": lambda _: lambda optimizer: optimizer.state.clear()}, "",
     ),
     "engine keeps a tensor": ("engine-after", PLAIN, {"held_after": without_first}, ""),
 }  # fmt: skip

@@ -185,6 +185,37 @@ def test_files_are_read_where_they_are(tmp_path: Path) -> None:
     assert "not those of the run" in link["said"]
 
 
+def test_groups_that_dynamic_sampling_drops_are_no_part_of_a_step(tmp_path: Path) -> None:
+    place = make(tmp_path / "step_3", Plan(step=3, n=8))
+    head = msgspec.json.decode((place / "capsule.json").read_bytes())
+    algorithm = head["config"]["algorithm"] | {"filter_groups": {"enable": True, "metric": "score"}}
+    head_of(place, config=head["config"] | {"algorithm": algorithm})
+    assert links_of(place)["rewards"]["status"] == "same"
+    algorithm["filter_groups"]["metric"] = "short"
+    head_of(place, config=head["config"] | {"algorithm": algorithm})
+    link = links_of(place)["rewards"]
+    assert link["status"] == "differs"
+    assert "'short' is the same for all answers of 3 of 4 groups" in link["said"]
+
+
+def test_a_step_begins_with_what_the_step_before_left(tmp_path: Path) -> None:
+    """Weights and moments, of the same run alone."""
+    before, place = make(tmp_path / "step_2", Plan(step=2)), make(tmp_path / "step_3", Plan(step=3))
+    head_of(place, begun="2026-11-01T00:00:00")
+    assert links_of(place)["start-weights"]["status"] == "absent"
+    head_of(before, begun="2026-11-01T00:00:00")
+    assert links_of(place)["start-weights"]["status"] == "differs"
+    held = {n: t for n, t in load_file(place / "weights.safetensors").items() if ".before/" in n}
+    left = {name.replace(".before/", ".after/"): tensor for name, tensor in held.items()}
+    save_file(left, before / "weights.safetensors")
+    assert links_of(place)["start-weights"]["status"] == "same"
+    gone = {name: tensor for name, tensor in left.items() if not name.startswith("actor.exp_avg_sq.after/model.norm")}
+    save_file(gone, before / "weights.safetensors")
+    link = links_of(place)["start-weights"]
+    assert (link["status"], link["where"]) == ("differs", ("actor.exp_avg_sq.model.norm.weight",))
+    assert "that step 2 left" in link["said"]
+
+
 def test_a_large_model_is_read_from_its_files_at_the_first_step(tmp_path: Path) -> None:
     place, directory = make(tmp_path / "step_1", Plan()), tmp_path / "model"
     files_of(place, directory)

@@ -17,7 +17,7 @@ from rlcheck.facts.capsule import Origin
 from rlcheck.facts.step import Link
 from rltrain.proof import compare, order
 from rltrain.proof.compare import Unknown, differs, same
-from rltrain.proof.read import DTYPES, Case, regular
+from rltrain.proof.read import DTYPES, BadCapsule, Case, read, regular
 
 MOST_BYTES = 64 << 30
 """Of a model's files; of larger ones nothing is read."""
@@ -26,14 +26,51 @@ _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def start_weights(case: Case) -> Link:
-    """The actor and the critic as the first step of a run finds them."""
+    """The actor and the critic as the first step of a run finds them, or as the step before left them."""
     name, first = "start-weights", case.head.start_step + 1
     if case.head.step != first:
-        return compare.absent(name, f"the weights are those that step {case.head.step - 1} left")
+        return _carried(case, name)
     roles = [role for role in ("actor", "critic") if MOMENTS[role] in case.weights]
     if not roles:
         raise Unknown("; ".join(case.head.missing) or "the capsule has no weights before the step")
     return compare.each(name, [(f"the {role}", lambda role=role: held_against(case, name, role)) for role in roles])
+
+
+def _carried(case: Case, name: str) -> Link:
+    """Weights and moments beside those that the step before left, where its capsule is beside this one."""
+    step, compared, bad = case.head.step - 1, 0, list[str]()
+    before = _of_same_run(case, step)
+    for role in ("actor", "critic") if before is not None else ():
+        if f"{role}.before" not in case.weights or f"{role}.after" not in before:
+            continue
+        for kind in ("", "exp_avg.", "exp_avg_sq."):
+            here, left = case.weights.get(f"{role}.{kind}before", {}), before.get(f"{role}.{kind}after", {})
+            names = sorted(here.keys() | left.keys())
+            compared += len(names)
+            bad += [f"{role}.{kind}{key}" for key in names if not _alike(here.get(key), left.get(key))]
+    if not compared:
+        return compare.absent(name, f"the weights are those that step {step} left, whose capsule is not beside this")
+    if bad:
+        return differs(name, f"{len(bad)} of {compared} weights and moments are not those that step {step} left",
+                       compared, bad)  # fmt: skip
+    return same(name, compared, f"those that step {step} left")
+
+
+def _of_same_run(case: Case, step: int) -> Mapping[str, Mapping[str, Tensor]] | None:
+    """The weights in the capsule of STEP of the same run; None where there is none that can be read."""
+    place = case.path.parent / f"step_{step}"
+    try:
+        other = read(place)
+    except BadCapsule:
+        return None
+    mine, its = ((one.begun, one.seed, one.config, one.tensors) for one in (case.head, other.head))
+    return other.weights if case.head.begun and other.head.step == step and mine == its else None
+
+
+def _alike(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or one.shape != other.shape:
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def reference(case: Case, name: str) -> Link:

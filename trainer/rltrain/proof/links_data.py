@@ -228,8 +228,10 @@ def answers(ref: Reference) -> Link:
         if why := _wrong_answer(ref, number, row):
             bad.append((number, why))
     if not bad:
-        said = "" if case.tokenizer is not None else "the capsule has no tokenizer: texts were not compared"
-        return same("answers", len(case.rows), said)
+        notes = [] if case.tokenizer is not None else ["the capsule has no tokenizer: texts were not compared"]
+        if any(row.response_ids is None for row in case.rows):
+            notes.append("what engines gave was not recorded of all answers")
+        return same("answers", len(case.rows), "; ".join(notes))
     where = [f"{row_name(case.rows[at], at)}: {why}" for at, why in bad]
     causes: list[str] = []
     texts = [row.text for row in case.rows]

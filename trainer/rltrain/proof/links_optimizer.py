@@ -123,13 +123,15 @@ def _idle(ref: Reference, role: str) -> Link:
 def _rates(ref: Reference, update: Update) -> Link:
     head, config, optim = ref.case.head, ref.case.config, update.settings["optim"]
     begins = max(int(config("trainer.critic_warmup", 0)), 1) if update.role == "actor" else 1
-    each = -(-int(config("data.train_batch_size")) // int(update.settings["ppo_mini_batch_size"])) * int(
-        update.settings["ppo_epochs"]
-    )
+    per_step = int(config("data.train_batch_size"))
+    each = -(-per_step // int(update.settings["ppo_mini_batch_size"])) * int(update.settings["ppo_epochs"])
     total, done, begun = head.total_steps, max(head.step - begins, 0), head.start_optimizer_steps.get(update.role, 0)
     # A run that was resumed may have had other mini batches before.
     most = begun + max(head.step - max(begins, head.start_step + 1), 0) * each
-    first = update.minis[0]
+    first, epochs = update.minis[0], int(config("trainer.total_epochs") or 0)
+    asked = int(config("trainer.total_training_steps") or epochs * (head.data_rows // per_step))
+    if head.trainer == "rltrain" and asked not in (0, total):
+        return differs("optimizer", f"the schedule is over {total} steps, the config asks for {asked}", 1)
     if head.start_step and not head.start_optimizer_steps and first.optimizer_steps > most:
         raise Unknown("the capsule does not say how many optimizer steps were taken before the run was resumed")
     if not begun <= first.optimizer_steps <= most or (most and not first.optimizer_steps):
@@ -298,6 +300,8 @@ def _many(ref: Reference, update: Update) -> Link:
         before = ref.case.weights[f"{update.role}.before"][name].double()
         for which, (kind, words) in enumerate(zip(_MOMENTS, _WORDS, strict=True)):
             after = ref.case.weights.get(f"{update.role}.{kind}after", {}).get(name)
+            if after is None and any(mini.applied for mini in update.minis) and bool((states[which] != 0).any()):
+                bad.append((math.inf, f"{words} of {name}: there are none after the step"))
             if after is None or (which == 0 and not after.is_floating_point()):
                 continue
             noise = float((low[1][name][which].double() - states[which]).norm())

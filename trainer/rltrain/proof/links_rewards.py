@@ -58,6 +58,8 @@ def rewards(ref: Reference) -> Link:
         tries["with the opposite sign"] = -at_end
         places, causes = compare.places(case.rows, placed, {}, placed.mask), compare.explained(placed, tries)
         links.append(compare.judged("rewards", placed, "", "scores of tokens", places, causes))
+    if (undropped := _undropped(ref, rule_list)) is not None:
+        links.append(undropped)
     found_link = compare.mixed("rewards", links)
     if own_function is not None and found_link.status != "differs":
         found_link = replace(found_link, status=own_function.status)
@@ -66,6 +68,34 @@ def rewards(ref: Reference) -> Link:
     if "reward_baselines" in case.batch and found_link.status == "same":
         found_link = compare.mixed("rewards", [found_link, _baselines(ref, rule_list)])
     return _noted(found_link, note)
+
+
+def _undropped(ref: Reference, rule_list: Sequence[Any]) -> Link | None:
+    """Groups that dynamic sampling (Yu et al. 2025, arXiv:2503.14476, 3.2) had to drop: all answers count alike."""
+    case, groups = ref.case, dict[str, list[CapsuleRow]]()
+    if not case.config("algorithm.filter_groups.enable"):
+        return None
+    wanted = str(case.config("algorithm.filter_groups.metric", "acc"))
+    for row in case.rows:
+        groups.setdefault(row.uid, []).append(row)
+    counted = {uid: [_counted(row, wanted, rule_list) for row in rows] for uid, rows in groups.items()}
+    alike = [uid for uid, found in counted.items() if len(found) > 1 and found[0] and len(set(found)) == 1]
+    if not alike:
+        return compare.same("rewards", sum(all(found) for found in counted.values()))
+    said = f"'{wanted}' is the same for all answers of {len(alike)} of {len(groups)} groups, which are to be dropped"
+    return compare.differs("rewards", said, len(groups), [f"prompt {uid}" for uid in alike])
+
+
+def _counted(row: CapsuleRow, wanted: str, rule_list: Sequence[Any]) -> tuple[Any, ...]:
+    """The parts of ROW's reward that the metric WANTED is made of; empty where it has none of them."""
+    parts, own = row.reward_parts, [rule.get("name") or rule["kind"] for rule in rule_list]
+    truths = [rule.get("name") or rule["kind"] for rule in rule_list if rule["kind"] != "format"]
+    ways = {"score": [[*own, "custom", rules.MODEL]],
+            "acc": [["custom/acc"], ["acc"], truths, ["custom"], [rules.MODEL]]}  # fmt: skip
+    if "failed" in parts:
+        return ("failed",)
+    names = next((way for way in ways.get(wanted, [[wanted]]) if any(name in parts for name in way)), [])
+    return tuple(parts.get(name) for name in names)
 
 
 def _baselines(ref: Reference, rule_list: Sequence[Any]) -> Link:
