@@ -160,13 +160,19 @@ def slow_rank(ranks: RankTimes) -> int | None:
     if not paces:
         return None
     worst = max(range(len(paces)), key=lambda rank: paces[rank])
-    by_step = len(ranks.pace) == len(ranks.own)
-    if paces[worst] <= limit("slow_rank" if by_step else "slow_rank_sums"):
+    if paces[worst] <= slow_from(ranks, worst):
         return None
     if len(ranks.slower) == len(ranks.own) and ranks.slower[worst] < limit("slow_rank_steps"):
         return None
     waited = ranks.waited[worst] if len(ranks.waited) == len(ranks.own) else 0.0
     return worst if lost_to(ranks, worst) > limit("slow_rank_cost") * (ranks.own[worst] + waited) else None
+
+
+def slow_from(ranks: RankTimes, rank: int) -> float:
+    """Own work over the others' from which on RANK is called slow."""
+    if len(ranks.pace) != len(ranks.own):
+        return limit("slow_rank_sums")
+    return ranks.bars[rank] if len(ranks.bars) == len(ranks.own) else limit("slow_rank")
 
 
 def slow_ranks(facts: SlowFacts) -> list[tuple[RankTimes, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class Spans(Struct, frozen=True):
 class Round(Struct, frozen=True):
     """One round of one engine. `slots`: for each twentieth of its time requests that had not ended, that ran and that
     waited, the fullest of the cache, and passes. `first_s`: until its first pass was done; `paces`: after that, by
-    powers of two of running requests, their mean, passes, and seconds."""
+    powers of two of running requests, their mean, passes, and seconds. `most`: requests that ran at once."""
 
     engine: _Count = 0
     wall_s: _Seconds = 0.0
@@ -59,6 +60,7 @@ class Round(Struct, frozen=True):
     slots: tuple[tuple[_Number, ...], ...] = ()
     first_s: _Seconds = 0.0
     paces: tuple[tuple[_Number, _Number, _Seconds], ...] = ()
+    most: _Count = 0
     preemptions: _Count = -1
     cached_tokens: _Count = -1
 
@@ -172,16 +174,32 @@ def _medians(
         return tuple(median(column) or 0.0 for column in zip(*rows, strict=True))
 
     paces = [_pace(row) for row in own]
-    half = 1 + (limit("slow_rank") - 1) / 2
-    slower = tuple(sum(pace > half for pace in column) / len(column) for column in zip(*paces, strict=True))
+    columns = tuple(zip(*paces, strict=True))
+    bars = tuple(map(_bar, columns))
+    slower = tuple(
+        sum(pace > (1 + bar) / 2 for pace in column) / len(column) for bar, column in zip(bars, columns, strict=True)
+    )
     return RankTimes(phase=name, own=by_rank(own), waited=by_rank([one for one, _ in beside]), pace=by_rank(paces),
-                     slower=slower, queued=by_rank([one for _, one in beside]),
+                     bars=bars, slower=slower, queued=by_rank([one for _, one in beside]),
                      steps=len(own), source=NAME)  # fmt: skip
 
 
 def _pace(row: tuple[float, ...]) -> tuple[float, ...]:
     others = [median((*row[:rank], *row[rank + 1 :])) or 0.0 for rank in range(len(row))]
     return tuple(own / other if other > 0 else 1.0 for own, other in zip(row, others, strict=True))
+
+
+def _bar(paces: Sequence[float]) -> float:
+    """The pace from which on a rank of these PACES, one a step, is slow: nearer to 1 where they hardly differ.
+
+    By the median's own error: one odd step moves neither that nor the median of the steps' distances from it.
+    """
+    most = limit("slow_rank")
+    if len(paces) < limit("slow_rank_fewest"):
+        return most
+    middle = median(paces) or 0.0
+    apart = median([abs(pace - middle) for pace in paces]) or 0.0
+    return min(most, 1 + max(limit("slow_rank_least") - 1, limit("slow_rank_noise") * apart / math.sqrt(len(paces))))
 
 
 def _tail(one: Round) -> Tail | None:
@@ -204,10 +222,15 @@ def _tail(one: Round) -> Tail | None:
 def _occupied(one: Round) -> float:
     """Mean share of places in use, by time."""
     seconds = sum(pace[2] for pace in one.paces)
-    most = max((slot[1] for slot in one.slots if len(slot) > 1), default=0.0)
+    most = _places(one)
     if seconds <= 0 or most <= 0:
         return 1.0
     return min(1.0, sum(pace[0] * pace[2] for pace in one.paces) / seconds / most)
+
+
+def _places(one: Round) -> float:
+    """Requests that ran at once, at most."""
+    return max(float(one.most), max((slot[1] for slot in one.slots if len(slot) > 1), default=0.0))
 
 
 def _engines(rounds: Sequence[Round]) -> list[EngineUse]:
@@ -246,21 +269,37 @@ def _gpus(steps: Sequence[Step]) -> list[GpuBusy]:
 
 
 def _floor(steps: Sequence[Step]) -> tuple[float, str]:
-    """Generation without a tail, preemption or wait: the prompts, then all tokens at the pace of the fullest passes."""
+    """Generation without a tail, preemption or wait: the prompts, then all tokens in passes with all places in use."""
     found: list[float] = []
     fastest: list[float] = []
     for step in steps:
         seconds = [0.0]
         for one in step.rounds:
-            # A running request gets a token a pass. What took a twentieth of the time is no accident.
-            whole = sum(pace[2] for pace in one.paces)
-            paces = [ran * passes / took for ran, passes, took in one.paces if took > 0.05 * whole]
-            if paces:
-                fastest.append(max(paces))
-                seconds.append(one.first_s + one.tokens / max(paces))
+            if pace := _pace_of_full(one):
+                fastest.append(pace)
+                seconds.append(one.first_s + one.tokens / pace)
         if max(seconds) > 0:
             found.append(max(seconds))
     if not found:
         return 0.0, ""
     pace = median(fastest) or 0.0
-    return median(found) or 0.0, f"all tokens at the pace of its own fullest passes, {pace:.3g} tokens/s an engine"
+    return median(found) or 0.0, f"all tokens at the pace of its own full passes, {pace:.3g} tokens/s an engine"
+
+
+def _pace_of_full(one: Round) -> float:
+    """Tokens a second while all places are in use; 0 where the round does not say it.
+
+    A running request gets a token a pass. The fullest passes of a round with a tail have lost many requests already:
+    how much longer one with all places would take is seen from those with fewer requests.
+    """
+    whole = sum(pace[2] for pace in one.paces)
+    # What took a twentieth of the time is no accident.
+    passes = sorted((ran, took / number) for ran, number, took in one.paces if number > 0 and took > 0.05 * whole)
+    if not passes or passes[-1][0] <= 0:
+        return 0.0
+    ran, took = passes[-1]
+    each = median([(took - less) / (ran - fewer) for fewer, less in passes if fewer < ran]) or 0.0
+    # Not less than one with fewer requests, and no more than its share for each.
+    each = min(max(each, 0.0), took / ran)
+    full = max(_places(one), ran)
+    return max(full / (took + each * (full - ran)), *(fewer / less for fewer, less in passes if less > 0), 0.0)

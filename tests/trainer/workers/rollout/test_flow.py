@@ -27,5 +27,6 @@ def test_a_round_says_who_ran_when() -> None:
     (few, several), (many, most) = [pace[:2] for pace in note["paces"]]
     assert (few, several, many, most) == (1, 4, 8, 5)
     assert 0.02 <= note["first_s"] < note["wall_s"]
+    assert note["most"] == 8
     assert note["lengths"][0] == 5
     assert note["lengths"][-1] == 10

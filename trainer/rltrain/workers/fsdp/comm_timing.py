@@ -1,21 +1,24 @@
-"""Gradients on the wire: how long FSDP2's reductions take, and what goes in and comes out of them."""
+"""Gradients on the wire: how long FSDP2's reductions take, and what goes in and comes out of them. Waits for others."""
 
 # Torch and transformers are typed in part; the successor of reduce_scatter_tensor came with torch 2.13.
 # pyright: reportDeprecated=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from rltrain.core.spent import SPENT
 from rltrain.core.tensors import floats
@@ -101,7 +104,6 @@ class TimedReduceScatter:
             work = dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
             after.record()
             self._events.append((before, after))
-            _STALL.begin()
             return work
         start = time.perf_counter()
         with SPENT.together():
@@ -147,38 +149,42 @@ class TimedAllGather:
     ) -> dist.Work | None:
         """Gather the INPUT_TENSOR of all ranks of GROUP in OUTPUT_TENSOR."""
         if output_tensor.is_cuda:
-            _STALL.end()
             return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
         with together(output_tensor):
             return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
-class Stall:
-    """For how long the stream that computes stands still between a reduction and what it does next.
+WAITS = ("wait_for_unshard", "post_backward", "finalize_backward")
+"""Methods of FSDP2's groups of parameters in which the stream that computes waits: for weights, for the reduction
+before, for the last one. Beside the wait they copy weights and gradients."""
 
-    On CUDA collectives run beside the computing, on streams of their own: a rank that is a millisecond ahead waits
-    for it in each of them, and computes meanwhile. Their own times added up would call the other rank slow. After the
-    last reduction of a backward pass the stream waits for it; nothing else is queued until the next weights are asked
-    for, or a `together` block comes. Waits for weights before a layer's forward pass count as own work.
+
+def count_waits(groups: type[Any] = FSDPParamGroup) -> None:
+    """Count as time with other ranks for how long the stream that computes stands still in `WAITS`. On CUDA.
+
+    There collectives run beside the computing, on streams of their own: a rank that is a millisecond ahead waits for it
+    in each of them, and computes meanwhile. Their own times added up would call the other rank slow. But one that is
+    ahead by a layer stands still: for the next weights, or for the reduction before.
     """
-
-    def __init__(self) -> None:
-        self._since: torch.cuda.Event | None = None
-        self._call = 0
-
-    def begin(self) -> None:
-        """A reduction was queued."""
-        self._since, self._call = _mark(), SPENT.number
-
-    def end(self) -> None:
-        """The stream has got over what came after it: that was time with other ranks."""
-        since, self._since = self._since, None
-        if since is not None and self._call == SPENT.number:
-            now = _mark()
-            SPENT.later(lambda: _elapsed_s(since, now))
+    for name in WAITS:
+        act = getattr(groups, name)
+        if not hasattr(act, "counted"):
+            setattr(groups, name, _counted(act))
 
 
-_STALL = Stall()
+def _counted(act: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(act)
+    def counted(self: Any, *words: Any, **named: Any) -> Any:
+        if self.device.type != "cuda":
+            return act(self, *words, **named)
+        before = _mark()
+        done = act(self, *words, **named)
+        after = _mark()
+        SPENT.later(lambda: _elapsed_s(before, after))
+        return done
+
+    counted.counted = True  # pyright: ignore[reportFunctionMemberAccess]
+    return counted
 
 
 def _mark() -> torch.cuda.Event:
@@ -197,7 +203,6 @@ def together(tensor: Tensor) -> Generator[None]:
         with SPENT.together():
             yield
         return
-    _STALL.end()
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     before.record()
     yield
@@ -220,7 +225,8 @@ def _norm(tensor: Tensor) -> Tensor:
 
 
 def time_weights(model: nn.Module) -> None:
-    """Count the gathering of the weights of all of MODEL's parts as time with other ranks."""
+    """Count the gathering of the weights of all of MODEL's parts as time with other ranks, and on CUDA all `WAITS`."""
+    count_waits()
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_custom_all_gather(TimedAllGather())  # pyright: ignore[reportArgumentType]

@@ -30,6 +30,7 @@ class Flow:
         self._paces: dict[int, list[float]] = {}
         """Passes, seconds and the sum of running requests over passes, by the power of two that runs."""
         self._first_s = 0.0
+        self._most = 0
         self._before: tuple[float, int] = (0.0, 0)
         self._first: Mapping[str, float] = {}
         self._last: Mapping[str, float] = {}
@@ -51,6 +52,7 @@ class Flow:
         self._last = counters
         running = int(counters.get("running", under_way))
         waiting, usage = int(counters.get("waiting", 0)), float(counters.get("kv_usage", 0.0))
+        self._most = max(self._most, running)
         now = time.perf_counter() - self._begun
         self._count(now, running)
         self._samples.append((now, running, waiting, usage, self._steps))
@@ -84,7 +86,7 @@ class Flow:
         `slots`: for each twentieth of the time, requests that had not ended at its beginning, those that ran and waited
         (means), the fullest of the cache, and passes. `lengths`: answers' tokens at each twentieth, shortest first.
         `first_s`: until the first pass was done, prompts and all. `paces`: of the time after it, for each power of two
-        of running requests: their mean, passes, seconds.
+        of running requests: their mean, passes, seconds. `most`: requests that ran at once, at most.
         """
         whole = max(time.perf_counter() - self._begun, 1e-9)
         slots: list[list[float]] = []
@@ -117,6 +119,7 @@ class Flow:
             "passes": self._steps,
             "lengths": quantiles,
             "first_s": round(self._first_s, 4),
+            "most": self._most,
             "paces": [
                 [round(ran / passes, 1), int(passes), round(seconds, 4)]
                 for _, (passes, seconds, ran) in sorted(self._paces.items())
