@@ -80,7 +80,7 @@ def _frame(axes: Axes) -> list[str]:
     for step in range(0, axes.steps + 1, 10):
         parts.append(_text(axes.x(step), HEIGHT - BOTTOM + 18, str(step), "#24292f", "middle"))
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "steps of RL", "#24292f", "middle"))
-    parts.append(_text(LEFT, TOP - 12, "pass@1 on held-out sums of six digits", "#24292f"))
+    parts.append(_text(LEFT, TOP - 12, "pass@1 on held-out sums of five digits", "#24292f"))
     return parts
 
 

@@ -31,12 +31,15 @@ from rltrain.records.run_dir import read_steps
 
 BEFORE, AFTER, RL_S = 0.5, 0.9, 480.0
 """The bars: held-out pass@1 before RL, at most, and after it, at least; seconds of RL, at most."""
+SFT_S = 170.0
+"""Supervised training is ended after so long, whatever it has learnt by then."""
 POLL_S, GRACE_S = 0.5, 45.0
 """Between two looks at a run; for it to end after SIGINT."""
 INTERRUPTED = 130
 SHOWN = ("val/reward/mean", "val/reward/best_constant", "val/reward/shuffled", "critic/score/mean")
 
 Steps = list[dict[str, Any]]
+Until = Callable[[Steps, float], bool]
 
 
 @dataclass
@@ -67,10 +70,13 @@ class Bench:
         shown = {key: value for key, value in found.items() if key != "curve"}
         print(f"{time.monotonic() - self.begun:6.0f} s  {name}: {json.dumps(shown)}", flush=True)
 
-    def command(self, name: str, run: str, *arguments: str, gpu: int = 0, until: Callable[[Steps, float], bool]) -> int:
+    def command(
+        self, name: str, run: str, *arguments: str, gpu: int = 0, spare_s: float = GRACE_S, until: Until
+    ) -> int:
         """Run `rltrain ARGUMENTS` into the directory RUN until it ends or UNTIL(its steps, seconds) holds: then SIGINT.
 
-        Its metrics are copied as they come. Returns the exit code; -9: it had to be killed.
+        SIGINT as well when only SPARE_S are left. Its metrics are copied as they come. Returns the exit code; -9: it
+        had to be killed.
         """
         metrics, began = self.work / run / "metrics.jsonl", time.monotonic()
         values = ("--skip-checks", f"trainer.default_local_dir={self.work / run}", "trainer.logger=[console]")
@@ -87,7 +93,7 @@ class Bench:
                 now = time.monotonic()
                 if metrics.exists():
                     shutil.copyfile(metrics, self.out / f"{run}.jsonl")
-                if asked is None and (self.left_s < GRACE_S or until(read_steps(metrics), now - began)):
+                if asked is None and (self.left_s < spare_s or until(read_steps(metrics), now - began)):
                     asked = now
                     process.send_signal(signal.SIGINT)
                 if asked is not None and now - asked > GRACE_S:
@@ -122,7 +128,7 @@ def supervised(bench: Bench) -> None:
     if newest(bench.work / "sft"):
         return
     began = time.monotonic()
-    code = bench.command("sft", "sft", "sft", bench.sft, until=lambda _steps, _seconds: False)
+    code = bench.command("sft", "sft", "sft", bench.sft, until=lambda _steps, seconds: seconds > SFT_S)
     steps = read_steps(bench.work / "sft" / "metrics.jsonl")
     losses = [step["val/loss"] for step in steps if "val/loss" in step]
     seconds = round(time.monotonic() - began, 1)
@@ -154,7 +160,7 @@ def reinforced(bench: Bench, start: Path) -> None:
     seen: dict[int, float] = {}
     began = time.monotonic()
 
-    def watched(half: bool) -> Callable[[Steps, float], bool]:
+    def watched(half: bool) -> Until:
         def until(steps: Steps, _seconds: float) -> bool:
             for step in steps:
                 seen.setdefault(int(step["step"]), round(time.monotonic() - began, 1))
@@ -226,7 +232,7 @@ def scored(bench: Bench, name: str, model: Path | None, gpu: int, *values: str) 
         "trainer.resume_mode=disable",
     )
     arguments = ("run", bench.rl, f"actor_rollout_ref.model.path={model}", *step, *values)
-    code = bench.command(name, name, *arguments, gpu=gpu, until=lambda steps, _seconds: bool(steps))
+    code = bench.command(name, name, *arguments, gpu=gpu, spare_s=10, until=lambda steps, _seconds: bool(steps))
     steps = read_steps(bench.work / name / "metrics.jsonl")
     bench.note(name, code=code, **{key: steps[0][key] for key in SHOWN if steps and key in steps[0]})
 
@@ -282,6 +288,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=565.0)
     parser.add_argument("--toy", action="store_true", help="the recipes for a CPU")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # behind a script's `&` the commands would ignore it
     names = ("toy-add-sft", "toy-add-grpo") if options.toy else ("arithmetic-sft", "arithmetic-grpo")
     bench = Bench(options.out, options.work, options.limit_s, *names)
     for place in (bench.out, bench.work):
