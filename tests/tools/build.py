@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rlcheck.families import FAMILIES
 from rlcheck.playbook import Library
-from tests.tools import check_pages, pictures, schemas
+from tests.tools import check_pages, learn_picture, pictures, schemas
 from tests.tools.check_pages import GENERATED
 from tests.tools.playbook_pages import playbook_page
 from tests.tools.rows_page import rows_page
@@ -37,6 +37,8 @@ def tracked() -> dict[str, str]:
     found = {f"docs/schema/{name}": text for name, text in schemas.schemas().items()}
     found["README.md"] = readme()
     found |= {f"docs/pictures/{name}.svg": pictures.picture(argv) for name, argv in pictures.PICTURES.items()}
+    if learn_picture.RECORD.exists():
+        found["docs/pictures/arithmetic.svg"] = learn_picture.svg()
     # The trainer's part needs what an environment with the doctor alone does not have.
     if importlib.util.find_spec("pydantic"):
         from tests.tools import rltrain_keys, verl_page

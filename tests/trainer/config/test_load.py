@@ -18,8 +18,10 @@ from tests.trainer.config import SMALL
 
 MINIMAL = "actor_rollout_ref:\n  rollout:\n    name: vllm\n"
 GIVEN = {
+    "arithmetic-grpo": ["actor_rollout_ref.model.path=m"],
     "gsm8k-grpo": ["data.train_files=a", "data.val_files=b", "actor_rollout_ref.model.path=m"],
     "gsm8k-ppo": ["data.train_files=a", "data.val_files=b", "actor_rollout_ref.model.path=m"],
+    "toy-add-grpo": ["actor_rollout_ref.model.path=m"],
     "toy-grpo": [],
     "toy-ppo": [],
 }

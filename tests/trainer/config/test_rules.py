@@ -99,7 +99,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("~toy.model", "toy.model.hidden_size=8"), "toy.model.model_type: must be given"),
     (("data.train_max_samples=63",), "64 prompts a step, but only 63 rows"),
     (("toy.num_train=63",), "64 prompts a step, but only 63 rows"),
-    (("toy.num_digits=6",), "6 does not hold an answer of toy.num_digits=6 and its end token"),
+    (("toy.num_digits=6",), "6 does not hold the 7 tokens of an answer of toy.num_digits=6 and its end"),
     (("reward_model.rules=[]",), "nothing scores the responses"),
     (("reward_model.enable=true",), "needs the directory of a sequence classifier"),
     (("reward_model.rules=[{kind: regex}]",), "reward_model.rules.0.pattern: kind=regex needs a regular expression"),

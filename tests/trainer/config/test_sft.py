@@ -103,7 +103,8 @@ def test_other_names_of_verl_are_moved_and_what_is_missing_is_refused_with_advic
 
 
 def test_a_recipe_of_the_other_command_is_named() -> None:
-    with pytest.raises(UserError, match=r"no recipe 'toy-ppo' \(toy-sft\) .*; it is one of `rltrain run`"):
+    names = ", ".join(recipe_names(SFT_RECIPES))
+    with pytest.raises(UserError, match=rf"no recipe 'toy-ppo' \({names}\) .*; it is one of `rltrain run`"):
         load_sft("toy-ppo")
     with pytest.raises(UserError, match=r"no recipe 'toy-sft' .*; it is one of `rltrain sft`"):
         load("toy-sft")

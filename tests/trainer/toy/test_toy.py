@@ -21,7 +21,7 @@ from rltrain.data.demonstrations import IGNORED
 from rltrain.data.sft import SftSettings, build_sft
 from rltrain.data.template import load_tokenizer
 from rltrain.toy.make import ToyPaths, make_toy
-from rltrain.toy.tasks import DEMONSTRATORS, TASKS
+from rltrain.toy.tasks import DEMONSTRATORS, NAMES, TASKS
 from rltrain.toy.tokenizer import build_tokenizer, hold_loaded_equal
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
@@ -83,7 +83,7 @@ def test_a_tokenizer_that_loads_otherwise_than_it_was_built_is_refused(tmp_path:
     # Without the names of the tasks among the added tokens, Qwen2's own splitting would lose them.
     file = model / "tokenizer.json"
     content = json.loads(file.read_text())
-    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in TASKS]
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in NAMES]
     file.write_text(json.dumps(content))
     with pytest.raises(UserError, match="transformers loads Qwen2Tokenizer for it"):
         hold_loaded_equal(model, build_tokenizer(None), "qwen2")
@@ -183,6 +183,16 @@ def test_made_once_and_anew_when_the_settings_change(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["toy"]
 
 
+def test_without_a_model_only_data_are_made(tmp_path: Path) -> None:
+    paths = make_toy(config(model={}), tmp_path / "toy")
+    assert not paths.model.exists()
+    with_model = make_toy(config(), tmp_path / "other")
+    assert paths.train_file.read_bytes() == with_model.train_file.read_bytes()
+    before = os.stat(paths.train_file)
+    make_toy(config(model={}), tmp_path / "toy")
+    assert os.stat(paths.train_file) == before
+
+
 def test_a_part_that_went_missing_is_made_anew(tmp_path: Path) -> None:
     paths = make_toy(config(), tmp_path / "toy")
     before = contents(paths)
@@ -209,7 +219,7 @@ def test_what_is_not_a_toy_is_not_touched(tmp_path: Path) -> None:
     [
         ({"num_digits": 2, "num_train": 100}, "toy.num_digits=2 gives 100 different prompts, .* asks for 116"),
         ({"vocab_size": 8}, "toy.vocab_size=8 is less than the 21 tokens"),
-        ({"model": {}}, "toy.model has no model_type"),
+        ({"model": {"hidden_size": 32}}, "toy.model has no model_type"),
         ({"model": {**QWEN2, "vocab_size": 99}}, "toy.model: remove vocab_size"),
         ({"model": {"model_type": "no-such-model"}}, "no model can be built"),
         ({"model": {**QWEN2, "hidden_size": "wide"}}, "no model can be built"),

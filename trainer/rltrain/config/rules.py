@@ -263,10 +263,10 @@ def _data(config: RunConfig) -> Iterator[str]:
         rows = data.train_max_samples if rows is None else min(rows, data.train_max_samples)
     if rows is not None and rows < data.train_batch_size:
         yield f"data.train_batch_size: {data.train_batch_size} prompts a step, but only {rows} rows to train on"
-    if toy is not None and data.train_files is None and toy.num_digits + 1 > data.max_response_length:
+    if toy is not None and data.train_files is None and toy.response_tokens > data.max_response_length:
         yield (
-            f"data.max_response_length: {data.max_response_length} does not hold an answer of toy.num_digits="
-            f"{toy.num_digits} and its end token"
+            f"data.max_response_length: {data.max_response_length} does not hold the {toy.response_tokens} tokens of "
+            f"an answer of toy.num_digits={toy.num_digits} and its end"
         )
 
 

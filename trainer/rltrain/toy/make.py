@@ -14,6 +14,7 @@ from rltrain.config.schema import RunConfig, ToyConfig
 from rltrain.core.errors import UserError
 from rltrain.toy.model import save_random_model
 from rltrain.toy.rows import make_rows
+from rltrain.toy.tasks import TASKS
 from rltrain.toy.tokenizer import build_tokenizer, hold_loaded_equal
 
 RECORD = "toy.json"
@@ -26,7 +27,7 @@ class ToyPaths:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.model = directory / "model"
-        """Model and tokenizer, in Hugging Face layout."""
+        """Model and tokenizer, in Hugging Face layout; not there where `toy.model` names no architecture."""
         self.train_file = directory / "train.jsonl"
         """Training prompts."""
         self.val_file = directory / "val.jsonl"
@@ -38,7 +39,8 @@ class ToyPaths:
 
 
 def make_toy(config: RunConfig, directory: Path) -> ToyPaths:
-    """Write tokenizer, random model and data of `config.toy` to DIRECTORY, all drawn from `trainer.seed`.
+    """Write tokenizer and random model (where `toy.model` has sizes) and data of `config.toy` to DIRECTORY, all drawn
+    from `trainer.seed`.
 
     What is there already from the same settings stays as it is; what is there from others is replaced. The directory
     appears whole or not at all.
@@ -84,7 +86,8 @@ def _read_record(directory: Path) -> dict[str, Any] | None:
 
 
 def _is_whole(paths: ToyPaths, record: dict[str, Any]) -> bool:
-    parts = (paths.model, paths.train_file, paths.val_file, paths.sft_file, paths.sft_val_file)
+    parts = [paths.train_file, paths.val_file, paths.sft_file, paths.sft_val_file]
+    parts += [paths.model] if record["toy"]["model"] else []
     return _read_record(paths.directory) == record and all(part.exists() for part in parts)
 
 
@@ -93,11 +96,17 @@ def _write(paths: ToyPaths, toy: ToyConfig, seed: int, record: dict[str, Any]) -
     files = (paths.train_file, paths.val_file, paths.sft_file, paths.sft_val_file)
     for file, rows in zip(files, make_rows(toy, seed), strict=True):
         _write_lines(file, rows)
-    tokenizer = build_tokenizer(toy.vocab_size)
-    tokenizer.save_pretrained(str(paths.model))  # pyright: ignore[reportUnknownMemberType]
-    save_random_model(paths.model, toy, tokenizer, seed)
-    hold_loaded_equal(paths.model, tokenizer, str(toy.model["model_type"]))
+    if toy.model:
+        _write_model(paths.model, toy, seed)
     _write_lines(paths.directory / RECORD, [record])
+
+
+def _write_model(directory: Path, toy: ToyConfig, seed: int) -> None:
+    symbols = TASKS[toy.task].symbols
+    tokenizer = build_tokenizer(toy.vocab_size, symbols)
+    tokenizer.save_pretrained(str(directory))  # pyright: ignore[reportUnknownMemberType]
+    save_random_model(directory, toy, tokenizer, seed)
+    hold_loaded_equal(directory, tokenizer, str(toy.model["model_type"]), symbols)
 
 
 def _write_lines(file: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 from rltrain.config.schema.base import Section
 
 Files = str | tuple[str, ...] | None
-ToyTask = Literal["reverse", "copy", "sort", "rotate"]
-ToyDemonstrator = Literal["reverse", "copy", "sort", "rotate", "permutation", "noise"]
+ToyTask = Literal["reverse", "copy", "sort", "rotate", "add"]
+ToyDemonstrator = Literal["reverse", "copy", "sort", "rotate", "permutation", "noise", "add", "carryless", "slip"]
+_ADDING = {"add", "carryless", "slip"}
 
 
 class DataConfig(Section):
@@ -50,12 +51,15 @@ class ToyConfig(Section):
     num_train: int = Field(default=4096, gt=0)
     num_val: int = Field(default=256, gt=1)
     num_demos: int = Field(default=4096, gt=0)
-    """Demonstrations for the supervised warm-up; their prompts are training prompts."""
+    """Demonstrations for supervised training; their prompts are training prompts, but for `add`: no operand of its
+    demonstrations is in a training or held-out prompt, nor one of those in the other."""
     demo_mixture: dict[ToyDemonstrator, Annotated[float, Field(ge=0, le=1)]] = {}
     """Share of the demonstrations answered otherwise than the task asks: by another task, by the prompt's digits in any
-    order (`permutation`), or by any digits (`noise`). The rest is right."""
+    order (`permutation`), or by any digits (`noise`); of sums (`add`) by who forgets to carry (`carryless`) or gets one
+    digit wrong (`slip`). The rest is right."""
     model: dict[str, Any] = {}
-    """`model_type` and sizes for `transformers.AutoConfig.for_model`; the weights are random."""
+    """`model_type` and sizes for `transformers.AutoConfig.for_model`; the weights are random. Without it only data are
+    made."""
     vocab_size: int | None = Field(default=None, gt=0)
     """Pad the vocabulary to this size; null: as the tokenizer."""
 
@@ -63,7 +67,15 @@ class ToyConfig(Section):
     def _shares_fit(self) -> ToyConfig:
         if sum(self.demo_mixture.values()) > 1 + 1e-9:
             raise ValueError(f"demo_mixture: the shares add up to {sum(self.demo_mixture.values()):g}, more than 1")
+        strangers = [name for name in self.demo_mixture if (name in _ADDING) != (self.task == "add")]
+        if strangers:
+            raise ValueError(f"demo_mixture: {strangers[0]} does not answer the prompts of the task {self.task}")
         return self
+
+    @property
+    def response_tokens(self) -> int:
+        """Tokens of the longest right response, its end token among them."""
+        return (10 * self.num_digits if self.task == "add" else self.num_digits) + 1 + (self.task == "add")
 
 
 class SftWarmupConfig(Section):

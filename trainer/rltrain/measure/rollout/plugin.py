@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,7 +91,10 @@ def _refuse_too_many_gpus(config: RunConfig) -> None:
 
 
 def _message(config: RunConfig) -> str:
-    return MESSAGE if config.toy is None else TASKS[config.toy.task].prompt("1234567890"[: config.toy.num_digits])
+    if config.toy is None:
+        return MESSAGE
+    task = TASKS[config.toy.task]
+    return task.prompt(task.draw(random.Random(1), config.toy.num_digits, "train"))
 
 
 def _encoded(config: RunConfig) -> tuple[str, list[int], bool]:

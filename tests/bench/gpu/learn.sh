@@ -1,0 +1,15 @@
+#!/bin/bash
+# Does training learn on this machine? `arithmetic-sft`, then `arithmetic-grpo`, stopped and resumed in the middle, on one
+# GPU; supervised training continued for the same time, on a second GPU at once where there is one, else afterwards.
+#
+#   learn.sh OUT [options of learn.py]    OUT gets record.json (figures and the curve), metrics and output of each part
+#
+# Nine minutes with two GPUs (LIMIT_S: 565 s). With one, a second call with the same WORK does what is left:
+#   WORK=/tmp/learn learn.sh OUT; WORK=/tmp/learn learn.sh OUT2
+set -u
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+shift
+cd "$(dirname "$0")/../../.." || exit 1
+export PYTHONPATH=$PWD:$PWD/trainer${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+exec python3 tests/bench/gpu/learn.py "$out" --work "${WORK:-/tmp/learn}" --limit-s "${LIMIT_S:-565}" "$@"
