@@ -283,7 +283,7 @@ class _Maker:
     def _mini(
         self, role: str, model: Any, optimizer: Any, number: int, rows: list[int], lr: float, done: int, settings: Any
     ) -> MiniRecord:
-        plan, f = self.plan, self.fields
+        plan = self.plan
         normalizer = self.hook("normalizer", AggNormalizer.of(self.learnt[rows], 6.0))
         ranks = self._dealt(rows)
         micros: list[MicroRecord] = []

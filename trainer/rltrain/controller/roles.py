@@ -5,10 +5,8 @@ Each deals the rows to the training ranks, calls the same method on all of them 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -168,11 +166,12 @@ class Actor(Role):
 def learnt_from(batch: Batch, config: RunConfig) -> Batch:
     """BATCH with the `response_mask` of the loss: without what `rollout_rs` rejects and, if CONFIG says so, without
     answers that were cut."""
-    left = [~batch["truncated"][:, None]] if config.algorithm.mask_truncated_completions else []
-    left += [batch["rollout_rs_kept"]] if "rollout_rs_kept" in batch.names else []
-    if not left:
+    masked, rejected = config.algorithm.mask_truncated_completions, "rollout_rs_kept" in batch.names
+    if not masked and not rejected:
         return batch
-    return batch.with_fields({"response_mask": reduce(operator.and_, left, batch["response_mask"])})
+    mask = batch["response_mask"]
+    mask = mask & ~batch["truncated"][:, None] if masked else mask
+    return batch.with_fields({"response_mask": mask & batch["rollout_rs_kept"] if rejected else mask})
 
 
 class Reference(Role):
