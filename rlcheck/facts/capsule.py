@@ -11,10 +11,10 @@ A capsule is a directory of four files, all readable without the trainer that wr
 B rows, P prompt tokens (padded on the left), R response tokens (padded on the right), T = P + R. Batch tensors, each
 where the run has it: `input_ids`, `attention_mask`, `position_ids` [B, T]; `prompts` [B, P]; `responses`,
 `response_mask`, `rollout_log_probs`, `old_log_probs`, `entropys`, `ref_log_probs`, `values`, `token_level_scores`,
-`token_level_rewards`, `rollout_is_weights`, `advantages`, `returns` [B, R]; `truncated`, `policy_version`,
-`reward_baselines`, `rollout_prompt_lengths`, `rollout_prompt_digests`, `rollout_log_probs_asked` (rows without have
-`rollout_log_probs` of 0) [B]. Of an update: `ROLE.I/log_probs`,
-`ROLE.I/mask` and what else it read, [B, R] in the batch's order, for mini batch I of ROLE (`actor`, `critic`).
+`token_level_rewards`, `rollout_is_weights`, `rollout_rs_kept`, `advantages`, `returns` [B, R]; `truncated`,
+`policy_version`, `reward_baselines`, `rollout_prompt_lengths`, `rollout_prompt_digests`, `rollout_log_probs_asked`
+(rows without have `rollout_log_probs` of 0) [B]. Of an update: `ROLE.I/log_probs`, `ROLE.I/mask` and what else it read,
+[B, R] in the batch's order, for mini batch I of ROLE (`actor`, `critic`).
 """
 
 from __future__ import annotations

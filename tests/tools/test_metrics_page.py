@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 
 from rltrain.algos.metrics import data_metrics, rollout_diff_metrics
+from rltrain.algos.rejection import rollout_rs_kept
 from rltrain.algos.rollout_correction import rollout_is_weights
 from rltrain.config.schema import RolloutCorrectionConfig
 from rltrain.controller.callbacks.words import COLUMNS
@@ -61,6 +62,10 @@ def test_every_metric_that_is_computed_from_a_batch() -> None:
     for level in ("token", "sequence"):
         config = RolloutCorrectionConfig(rollout_is=level, rollout_is_batch_normalize=True)
         metrics |= rollout_is_weights(old, rollout, mask, config)[1]
+    config = RolloutCorrectionConfig(
+        rollout_is="token", rollout_is_threshold="0.5_2.0", rollout_rs="token_k1", rollout_rs_threshold=2
+    )
+    metrics |= rollout_is_weights(old, rollout, mask, config)[1] | rollout_rs_kept(old, rollout, mask, config)[1]
     assert sorted(name for name in metrics if not on_the_page(name)) == []
 
 

@@ -23,6 +23,7 @@ TREND = {
     "rollout_corr/k3_kl": "KL (k3)",
     "rollout_corr/rollout_is_mean": "weight, mean",
     "rollout_corr/rollout_is_eff_sample_size": "weight, ESS",
+    "rollout_corr/rollout_rs_masked_fraction": "rejected",
     "training/rollout_actor_probs_pearson_corr": "correlation",
     "training/rollout_log_probs_slope": "slope of log p",
     "training/policy_staleness/max": "steps behind",

@@ -41,7 +41,7 @@ def rollout_rs_kept(
             if bool(mask.any()):
                 metrics |= _metrics(rule, values, mask, low, high)
         if bool(mask.any()):
-            metrics |= _shares("rollout_corr/rollout_rs", mask & ~kept, mask)
+            metrics |= _named("", _shares(mask & ~kept, mask))
         return kept, metrics
 
 
@@ -73,22 +73,23 @@ def _bounds(rule: Criterion) -> tuple[float, float]:
 def _metrics(rule: Criterion, values: Tensor, mask: Tensor, low: float, high: float) -> dict[str, float]:
     """Of one criterion: over tokens, or over answers however long."""
     counted = values[mask] if rule.level == "token" else values[:, 0][mask.any(dim=-1)]
-    prefix = f"rollout_corr/rollout_rs_{rule.name}"
     outside = (values < low) | (values > high)
-    return {
-        f"{prefix}_mean": float(values[mask].mean()),
-        f"{prefix}_max": float(counted.max()),
-        f"{prefix}_min": float(counted.min()),
-        f"{prefix}_fraction_high": float((counted > high).double().mean()),
-        f"{prefix}_fraction_low": float((counted < low).double().mean()),
-        **_shares(prefix, outside & mask, mask),
+    measures = {
+        "mean": values[mask].mean(),
+        "max": counted.max(),
+        "min": counted.min(),
+        "fraction_high": (counted > high).double().mean(),
+        "fraction_low": (counted < low).double().mean(),
     }
+    return _named(f"{rule.name}_", measures | _shares(outside & mask, mask))
 
 
-def _shares(prefix: str, rejected: Tensor, mask: Tensor) -> dict[str, float]:
+def _shares(rejected: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """Of tokens, and of answers that lose one or more."""
     rows = mask.any(dim=-1)
-    return {
-        f"{prefix}_masked_fraction": float(rejected.sum() / mask.sum()),
-        f"{prefix}_seq_masked_fraction": float(rejected.any(dim=-1)[rows].double().mean()),
-    }
+    shares = {"masked_fraction": rejected[mask], "seq_masked_fraction": rejected.any(dim=-1)[rows]}
+    return {name: each.double().mean() for name, each in shares.items()}
+
+
+def _named(part: str, measures: dict[str, Tensor]) -> dict[str, float]:
+    return {f"rollout_corr/rollout_rs_{part}{name}": float(value) for name, value in measures.items()}

@@ -26,7 +26,7 @@ FORWARD = (
     ("reference-log-probs", "", ("ref_log_probs",)),
     ("critic-outputs", "critic", ()),
     ("values", "", ("values",)),
-    ("advantages", "", ("token_level_rewards", "rollout_is_weights", "advantages", "returns")),
+    ("advantages", "", ("token_level_rewards", "rollout_is_weights", "rollout_rs_kept", "advantages", "returns")),
 )
 """Links before the update: name, the role whose modules gave outputs, fields of the batch."""
 

@@ -21,7 +21,7 @@ from rltrain.core.errors import UserError, first_line
 WEIGHTS = "weights.safetensors"
 _FILES = ("capsule.json", "rows.jsonl", "batch.safetensors", WEIGHTS)
 _MADE_LATER = ("old_log_probs", "entropys", "ref_log_probs", "values", "token_level_rewards", "rollout_is_weights",
-               "advantages", "returns")  # fmt: skip
+               "rollout_rs_kept", "advantages", "returns")  # fmt: skip
 
 
 @dataclass(frozen=True)
