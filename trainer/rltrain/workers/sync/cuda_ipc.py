@@ -106,7 +106,8 @@ def _allocate(num_bytes: int, device: torch.device) -> tuple[Tensor, torch.cuda.
     Expandable segments are shared by file descriptors, which containers often forbid: where they are in use, the
     buffer is made without them, in a pool of its own, so that it is no piece of an older segment.
     """
-    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    # Where both are set, torch 2.11 goes by the older name.
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
     if "expandable_segments:True" not in settings:
         return torch.empty(num_bytes, dtype=torch.uint8, device=device), None
     pool = torch.cuda.MemPool()
