@@ -198,6 +198,20 @@ def test_groups_that_dynamic_sampling_drops_are_no_part_of_a_step(tmp_path: Path
     assert "'short' is the same for all answers of 3 of 4 groups" in link["said"]
 
 
+@pytest.mark.parametrize(("horizon", "status"), [(10**9, "same"), (100, "differs")])
+def test_an_adaptive_coefficient_follows_from_the_step_before(tmp_path: Path, horizon: int, status: str) -> None:
+    """Both have 0.1, which is in reach: only the KL of the step before says that it is not due."""
+    for step in (2, 3):
+        place = make(tmp_path / f"step_{step}", Plan(estimator="gae", step=step, kl_reward="k1"))
+        head = msgspec.json.decode((place / "capsule.json").read_bytes())
+        control = {"type": "adaptive", "kl_coef": 0.1, "target_kl": 0.1, "horizon": horizon}
+        algorithm = head["config"]["algorithm"] | {"kl_ctrl": control}
+        head_of(place, config=head["config"] | {"algorithm": algorithm}, begun="2026-11-01T00:00:00")
+    link = links_of(place)["advantages"]
+    assert link["status"] == status, link
+    assert status == "same" or "of the 0.1 before" in link["said"]
+
+
 def test_a_step_begins_with_what_the_step_before_left(tmp_path: Path) -> None:
     """Weights and moments, of the same run alone."""
     before, place = make(tmp_path / "step_2", Plan(step=2)), make(tmp_path / "step_3", Plan(step=3))

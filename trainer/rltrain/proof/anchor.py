@@ -39,7 +39,8 @@ def start_weights(case: Case) -> Link:
 def _carried(case: Case, name: str) -> Link:
     """Weights and moments beside those that the step before left, where its capsule is beside this one."""
     step, compared, bad = case.head.step - 1, 0, list[str]()
-    before = _of_same_run(case, step)
+    found = of_same_run(case, step)
+    before = found.weights if found else None
     for role in ("actor", "critic") if before is not None else ():
         if f"{role}.before" not in case.weights or f"{role}.after" not in before:
             continue
@@ -56,15 +57,15 @@ def _carried(case: Case, name: str) -> Link:
     return same(name, compared, f"those that step {step} left")
 
 
-def _of_same_run(case: Case, step: int) -> Mapping[str, Mapping[str, Tensor]] | None:
-    """The weights in the capsule of STEP of the same run; None where there is none that can be read."""
+def of_same_run(case: Case, step: int) -> Case | None:
+    """The capsule of STEP of the same run, beside that of CASE; None where there is none that can be read."""
     place = case.path.parent / f"step_{step}"
     try:
         other = read(place)
     except BadCapsule:
         return None
     mine, its = ((one.begun, one.seed, one.config, one.tensors) for one in (case.head, other.head))
-    return other.weights if case.head.begun and other.head.step == step and mine == its else None
+    return other if case.head.begun and other.head.step == step and mine == its else None
 
 
 def _alike(one: Tensor | None, other: Tensor | None) -> bool:
