@@ -230,6 +230,25 @@ def test_a_step_begins_with_what_the_step_before_left(tmp_path: Path) -> None:
     assert "that step 2 left" in link["said"]
 
 
+def test_a_run_goes_on_with_the_moments_that_it_stopped_with(tmp_path: Path) -> None:
+    place, directory = make(tmp_path / "step_3", Plan(step=3)), tmp_path / "model"
+    files_of(place, directory)
+    origin = msgspec.to_builtins(Origin("actor", "files", str(directory)))
+    head_of(place, origins=[origin], start_step=2, start_optimizer_steps={"actor": 2})
+    assert "no capsule of step 2 is beside this" in links_of(place)["start-weights"]["said"]
+    before, held = make(tmp_path / "step_2", Plan(step=2)), load_file(place / "weights.safetensors")
+    assert "is not of the checkpoint" in links_of(place)["start-weights"]["said"]
+    left = {name.replace(".before/", ".after/"): tensor for name, tensor in held.items() if ".before/" in name}
+    save_file(left, before / "weights.safetensors")
+    link = links_of(place)["start-weights"]
+    assert (link["status"], link["said"]) == ("same", "those that step 2 left")
+    other = {name: tensor * (1.01 if "exp_avg.after" in name else 1) for name, tensor in left.items()}
+    save_file(other, before / "weights.safetensors")
+    link = links_of(place)["start-weights"]
+    assert link["status"] == "differs"
+    assert all(name.startswith("actor.exp_avg.") for name in link["where"])
+
+
 def test_a_large_model_is_read_from_its_files_at_the_first_step(tmp_path: Path) -> None:
     place, directory = make(tmp_path / "step_1", Plan()), tmp_path / "model"
     files_of(place, directory)
