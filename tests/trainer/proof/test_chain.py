@@ -218,3 +218,16 @@ def test_what_is_rejected_is_judged_and_left_out_of_the_loss(tmp_path: Path, hon
     assert honest or "kept against rollout_rs=token_k1,seq_max_k3" in links["advantages"].said
     for name in ("update-rows", "update-log-probs", "loss", "gradient", "optimizer"):
         assert links[name].status == "same", links[name]
+
+
+def test_rows_that_no_token_reaches_widen_no_bound(tmp_path: Path) -> None:
+    """An embedding most of whose rows have no gradient has learnt a fiftieth less than it should."""
+    place = make(tmp_path / "step_1", Plan(estimator="gae", minis=2))
+    weights = load_file(place / "weights.safetensors")
+    before, after = (weights[f"critic.{when}/backbone.embed_tokens.weight"] for when in ("before", "after"))
+    weights["critic.after/backbone.embed_tokens.weight"] = before + 0.98 * (after - before)
+    save_file(weights, place / "weights.safetensors")
+    found = run({"capsules": [str(place)], "checkpoint": None}, lambda _: None)
+    link = next(link for link in found["capsules"][0]["links"] if link["status"] == "differs")
+    assert link["name"] == "optimizer"
+    assert link["where"][0].startswith("weights of backbone.embed_tokens.weight")

@@ -198,6 +198,20 @@ def test_groups_that_dynamic_sampling_drops_are_no_part_of_a_step(tmp_path: Path
     assert "'short' is the same for all answers of 3 of 4 groups" in link["said"]
 
 
+@pytest.mark.parametrize(("horizon", "status"), [(10**9, "same"), (100, "differs")])
+def test_an_adaptive_coefficient_follows_from_the_step_before(tmp_path: Path, horizon: int, status: str) -> None:
+    """Both have 0.1, which is in reach: only the KL of the step before says that it is not due."""
+    for step in (2, 3):
+        place = make(tmp_path / f"step_{step}", Plan(estimator="gae", step=step, kl_reward="k1"))
+        head = msgspec.json.decode((place / "capsule.json").read_bytes())
+        control = {"type": "adaptive", "kl_coef": 0.1, "target_kl": 0.1, "horizon": horizon}
+        algorithm = head["config"]["algorithm"] | {"kl_ctrl": control}
+        head_of(place, config=head["config"] | {"algorithm": algorithm}, begun="2026-11-01T00:00:00")
+    link = links_of(place)["advantages"]
+    assert link["status"] == status, link
+    assert status == "same" or "of the 0.1 before" in link["said"]
+
+
 def test_a_step_begins_with_what_the_step_before_left(tmp_path: Path) -> None:
     """Weights and moments, of the same run alone."""
     before, place = make(tmp_path / "step_2", Plan(step=2)), make(tmp_path / "step_3", Plan(step=3))
@@ -214,6 +228,25 @@ def test_a_step_begins_with_what_the_step_before_left(tmp_path: Path) -> None:
     link = links_of(place)["start-weights"]
     assert (link["status"], link["where"]) == ("differs", ("actor.exp_avg_sq.model.norm.weight",))
     assert "that step 2 left" in link["said"]
+
+
+def test_a_run_goes_on_with_the_moments_that_it_stopped_with(tmp_path: Path) -> None:
+    place, directory = make(tmp_path / "step_3", Plan(step=3)), tmp_path / "model"
+    files_of(place, directory)
+    origin = msgspec.to_builtins(Origin("actor", "files", str(directory)))
+    head_of(place, origins=[origin], start_step=2, start_optimizer_steps={"actor": 2})
+    assert "no capsule of step 2 is beside this" in links_of(place)["start-weights"]["said"]
+    before, held = make(tmp_path / "step_2", Plan(step=2)), load_file(place / "weights.safetensors")
+    assert "is not of the checkpoint" in links_of(place)["start-weights"]["said"]
+    left = {name.replace(".before/", ".after/"): tensor for name, tensor in held.items() if ".before/" in name}
+    save_file(left, before / "weights.safetensors")
+    link = links_of(place)["start-weights"]
+    assert (link["status"], link["said"]) == ("same", "those that step 2 left")
+    other = {name: tensor * (1.01 if "exp_avg.after" in name else 1) for name, tensor in left.items()}
+    save_file(other, before / "weights.safetensors")
+    link = links_of(place)["start-weights"]
+    assert link["status"] == "differs"
+    assert all(name.startswith("actor.exp_avg.") for name in link["where"])
 
 
 def test_a_large_model_is_read_from_its_files_at_the_first_step(tmp_path: Path) -> None:

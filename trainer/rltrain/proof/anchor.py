@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from rltrain.proof.read import DTYPES, BadCapsule, Case, read, regular
 MOST_BYTES = 64 << 30
 """Of a model's files; of larger ones nothing is read."""
 MOMENTS = {"actor": "actor.before", "critic": "critic.before", "reference": "reference"}
+_MOMENTS = ("exp_avg.", "exp_avg_sq.")
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -33,38 +34,76 @@ def start_weights(case: Case) -> Link:
     roles = [role for role in ("actor", "critic") if MOMENTS[role] in case.weights]
     if not roles:
         raise Unknown("; ".join(case.head.missing) or "the capsule has no weights before the step")
-    return compare.each(name, [(f"the {role}", lambda role=role: held_against(case, name, role)) for role in roles])
+    parts = [(f"the {role}", lambda role=role: held_against(case, name, role)) for role in roles]
+    if case.head.start_step:
+        parts.append(("the moments", lambda: _resumed(case, name)))
+    return compare.each(name, parts)
 
 
 def _carried(case: Case, name: str) -> Link:
     """Weights and moments beside those that the step before left, where its capsule is beside this one."""
-    step, compared, bad = case.head.step - 1, 0, list[str]()
-    before = _of_same_run(case, step)
-    for role in ("actor", "critic") if before is not None else ():
-        if f"{role}.before" not in case.weights or f"{role}.after" not in before:
+    step, before = case.head.step - 1, of_same_run(case, case.head.step - 1)
+    compared, bad = (0, []) if before is None else _changed(case, before, ("", *_MOMENTS))
+    if not compared:
+        return compare.absent(name, f"the weights are those that step {step} left, whose capsule is not beside this")
+    return _left(name, step, compared, bad)
+
+
+def _resumed(case: Case, name: str) -> Link:
+    """Moments beside those that the step of the checkpoint left, if the capsule beside this one is of that very step.
+
+    Raises:
+        Unknown: there is none, or it left other weights: the run that it is of went on otherwise.
+    """
+    step = case.head.start_step
+    before = _beside(case, step)
+    if before is None:
+        raise Unknown(f"no capsule of step {step} is beside this: those of the checkpoint were not read")
+    compared, bad = _changed(case, before, ("",))
+    if bad or not compared:
+        raise Unknown(f"the capsule of step {step} is not of the checkpoint: those of the checkpoint were not read")
+    return _left(name, step, *_changed(case, before, _MOMENTS))
+
+
+def _changed(case: Case, before: Case, kinds: Sequence[str]) -> tuple[int, list[str]]:
+    """How many states of KINDS were compared, and which of CASE begins otherwise than BEFORE ends."""
+    compared, bad = 0, list[str]()
+    for role in ("actor", "critic"):
+        if f"{role}.before" not in case.weights or f"{role}.after" not in before.weights:
             continue
-        for kind in ("", "exp_avg.", "exp_avg_sq."):
-            here, left = case.weights.get(f"{role}.{kind}before", {}), before.get(f"{role}.{kind}after", {})
+        for kind in kinds:
+            here, left = (one.weights.get(f"{role}.{kind}{when}", {}) for one, when in
+                          ((case, "before"), (before, "after")))  # fmt: skip
             names = sorted(here.keys() | left.keys())
             compared += len(names)
             bad += [f"{role}.{kind}{key}" for key in names if not _alike(here.get(key), left.get(key))]
-    if not compared:
-        return compare.absent(name, f"the weights are those that step {step} left, whose capsule is not beside this")
+    return compared, bad
+
+
+def _left(name: str, step: int, compared: int, bad: Sequence[str]) -> Link:
     if bad:
-        return differs(name, f"{len(bad)} of {compared} weights and moments are not those that step {step} left",
-                       compared, bad)  # fmt: skip
+        said = f"{len(bad)} of {compared} weights and moments are not those that step {step} left"
+        return differs(name, said, compared, bad)
     return same(name, compared, f"those that step {step} left")
 
 
-def _of_same_run(case: Case, step: int) -> Mapping[str, Mapping[str, Tensor]] | None:
-    """The weights in the capsule of STEP of the same run; None where there is none that can be read."""
-    place = case.path.parent / f"step_{step}"
+def of_same_run(case: Case, step: int) -> Case | None:
+    """The capsule of STEP of the same run, beside that of CASE; None where there is none that can be read."""
+    other = _beside(case, step)
+    if other is None or not case.head.begun:
+        return None
+    mine, its = ((one.begun, one.config) for one in (case.head, other.head))
+    return other if mine == its else None
+
+
+def _beside(case: Case, step: int) -> Case | None:
+    """The capsule of STEP in the directory of CASE, of the same seed, which keeps the same numbers of tensors."""
     try:
-        other = read(place)
+        other = read(case.path.parent / f"step_{step}")
     except BadCapsule:
         return None
-    mine, its = ((one.begun, one.seed, one.config, one.tensors) for one in (case.head, other.head))
-    return other.weights if case.head.begun and other.head.step == step and mine == its else None
+    mine, its = ((one.seed, one.tensors, at) for one, at in ((case.head, step), (other.head, other.head.step)))
+    return other if mine == its else None
 
 
 def _alike(one: Tensor | None, other: Tensor | None) -> bool:

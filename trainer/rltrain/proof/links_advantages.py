@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcheck.facts.step import Link
-from rltrain.proof import compare, formulas
+from rltrain.proof import anchor, compare, formulas
 from rltrain.proof.compare import EPS, Numbers, Unknown
 from rltrain.proof.reference import Reference
 
@@ -158,9 +158,10 @@ def _token_rewards(ref: Reference, settings: Mapping[str, Any]) -> Link:
         known = float(settings["kl_ctrl"]["kl_coef"]) if fixed or case.head.step == 1 else case.head.kl_coef
         if known is None:
             raise Unknown("the capsule does not say the coefficient of KL in the reward")
-        if not fixed and (said := _out_of_reach(ref, settings["kl_ctrl"], float(known))):
-            return compare.differs("advantages", said, 1)
         coef = float(known)
+        wrong = "" if fixed else _not_due(ref, settings, coef) or _out_of_reach(ref, settings["kl_ctrl"], coef)
+        if wrong:
+            return compare.differs("advantages", wrong, 1)
 
     def wanted(dtype: torch.dtype, changed: Mapping[str, Any], shake: float = 0.0) -> Tensor:
         scores, old, reference = (
@@ -183,6 +184,29 @@ def _token_rewards(ref: Reference, settings: Mapping[str, Any]) -> Link:
     return compare.judged(
         "advantages", numbers, "", "rewards of tokens", compare.places(case.rows, numbers, {}, mask), causes
     )
+
+
+def _not_due(ref: Reference, settings: Mapping[str, Any], coef: float) -> str:
+    """Why COEF is not what the adaptive controller makes of the step before, or nothing; that step's capsule is read.
+
+    Ziegler et al. 2019, 2.2: times 1 + e n / horizon, e = KL / target - 1 held in ±0.2; the KL is the mean over each
+    of n answers' tokens, then over answers, as verl takes it.
+    """
+    before = anchor.of_same_run(ref.case, ref.case.head.step - 1)
+    if before is None or before.head.kl_coef is None or before.head.kept_rows is not None:
+        return ""
+    if not {"old_log_probs", "ref_log_probs"} <= before.batch.keys():
+        return ""
+    mask, control = before.mask, settings["kl_ctrl"]
+    old, reference = (formulas.only(before.batch[name].double(), mask) for name in ("old_log_probs", "ref_log_probs"))
+    tokens = formulas.only(formulas.kl(settings["kl_penalty"], old, reference), mask).sum(-1)
+    mean = float((tokens / mask.sum(-1).clamp(min=1)).sum() / mask.any(-1).sum().clamp(min=1))
+    target, horizon = float(control["target_kl"]), float(control["horizon"])
+    due = before.head.kl_coef * (1 + min(max(mean / target - 1, -0.2), 0.2) * len(before.rows) / horizon)
+    # Of KL near 0 the log-probabilities are rounded: to 2e-6 nats by far.
+    if abs(coef - due) <= due * (1e-6 + 2e-6 / target * len(before.rows) / horizon):
+        return ""
+    return f"the coefficient of KL is {coef:g}; a KL of {mean:.4g} makes {due:g} of the {before.head.kl_coef:g} before"
 
 
 def _out_of_reach(ref: Reference, control: Mapping[str, Any], coef: float) -> str:

@@ -328,14 +328,16 @@ def _many(ref: Reference, update: Update) -> Link:
 def _floor(update: Update, states: State, which: int, length: float) -> float:
     """What rounding of a gradient of LENGTH does to a tensor whose own gradient is no more than rounding.
 
-    Such are biases of keys, which the softmax takes out again: Adam makes steps as long as any of them.
+    Such are biases of keys, which the softmax takes out again: Adam makes steps as long as any of them. Numbers that
+    no token reaches, as rows of an embedding, have a gradient of exactly 0 on both sides.
     """
     small = 0.01 * EPS * length
     if which:
         return small**which
     taken = update.minis[-1]
     root = (states[2] / (1 - update.settings["optim"]["betas"][1] ** ((taken.adam_steps or 0) + 1))).sqrt()
-    return taken.lr * float((small / (root + float(update.settings["optim"]["eps"]))).clamp(max=1).norm())
+    steps = (small / (root + float(update.settings["optim"]["eps"]))).clamp(max=1)
+    return taken.lr * float(steps.where(states[2] > 0, 0.0).norm())
 
 
 def _later(ref: Reference, update: Update, number: int, exacts: Sequence[Step], lows: Sequence[Step]) -> Link | None:
