@@ -233,7 +233,8 @@ def ranks_alike(facts: Facts) -> Verdict:
 
     What it does:
         From rltrain's clock, warns where one rank works 8 % longer than the others in most steps, of the run or of its
-        last 16, or 5 % where steps hardly differ; from a trace of each rank, or times by rank, where it is an eighth.
+        last 16 (5 % where steps hardly differ, more where they differ much); from a trace of each rank, or times by
+        rank, where it is an eighth.
 
     Why it matters:
         Every collective waits for the last rank; in the others' times it looks like a slow network.

@@ -106,7 +106,7 @@ class RankTimes(Struct, frozen=True):
 
     `pace`: each rank's own work over the median of the others', median over steps; () where only medians are known.
     A machine that is busy for a while slows all ranks of a step alike. `bars`: the pace from which on each rank is
-    called slow, which is less where its steps hardly differ; () where steps are not known. `slower`: of each rank, the
+    called slow, by how much its steps differ; () where steps are not known. `slower`: of each rank, the
     share of steps in which it was slower than the others by half of that. `queued`: seconds for which each was ready to
     work and had no processor, which are in neither.
     """

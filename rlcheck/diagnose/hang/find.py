@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlcheck.diagnose.hang import stacks, verdict
+from rlcheck.diagnose.hang import ras, stacks, verdict
 from rlcheck.diagnose.hang.dumps import NoDump, looks_like_dump, read
 from rlcheck.diagnose.sources import MOST_LOOKED_AT, files_below
 from rlcheck.facts.flight import Dump
@@ -22,8 +22,8 @@ _NEVER = (".log", ".py", ".safetensors", ".pt", ".pth", ".parquet", ".jsonl", ".
 
 @dataclass(frozen=True)
 class Found:
-    """`files`: dumps, by path; `read`: how many could be; `stacks`: of how many ranks there are some. `hang`: the
-    verdict; `notes`: what it does not say."""
+    """`files`: dumps and reports of NCCL's RAS, by path; `read`: dumps that could be; `stacks`: of how many ranks there
+    are some. `hang`: the verdict; `notes`: what it does not say."""
 
     files: frozenset[str] = frozenset()
     read: int = 0
@@ -33,11 +33,11 @@ class Found:
 
 
 def look(paths: Sequence[str]) -> Found:
-    """What the dumps and stacks say that PATHS name or hold; `-` is skipped."""
-    files, of_stacks = list[str](), list[str]()
+    """What the dumps, stacks and reports of NCCL's RAS say that PATHS name or hold; `-` is skipped."""
+    files, of_stacks, of_ras = list[str](), list[str](), list[str]()
     for each in dict.fromkeys(paths):
         if each != "-":
-            _sort(each, files, of_stacks)
+            _sort(each, files, of_stacks, of_ras)
     dumps, notes = list[Dump](), list[str]()
     refused: list[str] = []
     for path in files[:MOST_DUMPS]:
@@ -53,10 +53,13 @@ def look(paths: Sequence[str]) -> Found:
     hang, more = _verdict(dumps)
     found = [stack for path in of_stacks[:MOST_DUMPS] if (stack := stacks.read(path)) is not None]
     hang = verdict.of_stacks(found) if hang is None and not dumps else hang and verdict.with_stacks(hang, found)
-    return Found(frozenset(files), len(dumps), len(found), hang, (*notes, *more))
+    reports = {path: ras.read(path) for path in of_ras[:MOST_DUMPS]}
+    by_ras, said = ras.judge(reports)
+    hang = by_ras if hang is None else ras.with_places(hang, reports)
+    return Found(frozenset((*files, *of_ras)), len(dumps), len(found), hang, (*notes, *more, *said))
 
 
-def _sort(path: str, dumps: list[str], of_stacks: list[str]) -> None:
+def _sort(path: str, dumps: list[str], of_stacks: list[str], of_ras: list[str]) -> None:
     """Add the files that PATH names or holds to those that they are."""
     within = files_below(path, []) if os.path.isdir(path) else iter((path,))
     for number, file in enumerate(within):
@@ -67,6 +70,8 @@ def _sort(path: str, dumps: list[str], of_stacks: list[str]) -> None:
             dumps.append(file)
         elif stacks.looks_like_stacks(start):
             of_stacks.append(file)
+        elif ras.looks_like_ras(start):
+            of_ras.append(file)
 
 
 def _start(path: str) -> bytes:

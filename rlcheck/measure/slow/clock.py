@@ -190,7 +190,8 @@ def _pace(row: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _bar(paces: Sequence[float]) -> float:
-    """The pace from which on a rank of these PACES, one a step, is slow: nearer to 1 where they hardly differ.
+    """The pace from which on a rank of these PACES, one a step, is slow: nearer to 1 where they hardly differ, farther
+    where they differ much, as on a machine under load.
 
     By the median's own error: one odd step moves neither that nor the median of the steps' distances from it.
     """
@@ -199,7 +200,9 @@ def _bar(paces: Sequence[float]) -> float:
         return most
     middle = median(paces) or 0.0
     apart = median([abs(pace - middle) for pace in paces]) or 0.0
-    return min(most, 1 + max(limit("slow_rank_least") - 1, limit("slow_rank_noise") * apart / math.sqrt(len(paces))))
+    error = apart / math.sqrt(len(paces))
+    near = min(most, 1 + limit("slow_rank_noise") * error)
+    return max(limit("slow_rank_least"), near, 1 + limit("slow_rank_loud") * error)
 
 
 def _tail(one: Round) -> Tail | None:

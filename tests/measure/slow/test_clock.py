@@ -106,6 +106,13 @@ def test_a_rank_that_is_a_little_slower_is_named_where_steps_hardly_differ(tmp_p
     assert named(clock_of(tmp_path / "clock.jsonl", _windows(draw, 0.004, 1.04))) == set()
 
 
+def test_under_load_a_median_of_steps_that_differ_much_is_no_slow_rank(tmp_path: Path) -> None:
+    """Seven of eight steps are slower, and none as much as another."""
+    paces = (1.25, 1.3, 1.05, 1.4, 0.98, 1.2, 1.6, 1.1)
+    assert named(clock_of(tmp_path / "clock.jsonl", [(1.0, pace) for pace in paces])) == set()
+    assert named(clock_of(tmp_path / "clock.jsonl", [(1.0, pace + 0.5) for pace in paces])) == {1}
+
+
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.03])
 def test_no_rank_of_many_healthy_windows_is_named(noise: float, tmp_path: Path) -> None:
     draw = random.Random(1)

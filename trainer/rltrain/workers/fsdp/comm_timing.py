@@ -157,6 +157,7 @@ class TimedAllGather:
 WAITS = ("wait_for_unshard", "post_backward", "finalize_backward")
 """Methods of FSDP2's groups of parameters in which the stream that computes waits: for weights, for the reduction
 before, for the last one. Beside the wait they copy weights and gradients."""
+_COUNTED: set[type[Any]] = set()
 
 
 def count_waits(groups: type[Any] = FSDPParamGroup) -> None:
@@ -166,10 +167,11 @@ def count_waits(groups: type[Any] = FSDPParamGroup) -> None:
     in each of them, and computes meanwhile. Their own times added up would call the other rank slow. But one that is
     ahead by a layer stands still: for the next weights, or for the reduction before.
     """
+    if groups in _COUNTED:
+        return
+    _COUNTED.add(groups)
     for name in WAITS:
-        act = getattr(groups, name)
-        if not hasattr(act, "counted"):
-            setattr(groups, name, _counted(act))
+        setattr(groups, name, _counted(getattr(groups, name)))
 
 
 def _counted(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,7 +185,6 @@ def _counted(act: Callable[..., Any]) -> Callable[..., Any]:
         SPENT.later(lambda: _elapsed_s(before, after))
         return done
 
-    counted.counted = True  # pyright: ignore[reportFunctionMemberAccess]
     return counted
 
 
