@@ -100,6 +100,7 @@ FAULTS: dict[str, tuple[str, Plan, dict[str, Any], str]] = {
     "one seed for a group": ("sampling", PLAIN, {"rows": rows_with(seed=lambda _: 7)}, "one seed for all"),
     "asked at temperature 0.9": ("sampling", PLAIN, {"temperature": lambda _: 0.9}, ""),
     "old weights in the engine": ("engine-weights", PLAIN, {"held_before": without_first}, ""),
+    "ended without an end": ("answers", PLAIN, {"rows": rows_with(finish_reason=lambda _: "stop")}, ""),
     "text cut": ("answers", PLAIN, {"rows": rows_with(text=lambda row: row.text[:-1])}, "last character was cut"),
     "engine's log-probs of T": (
         "engine-log-probs", Plan(step=3, temperature=0.7),

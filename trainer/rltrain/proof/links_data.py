@@ -268,6 +268,9 @@ def _wrong_answer(ref: Reference, number: int, row: CapsuleRow) -> str:
     end, least = case.tokenizer.eos_token_id, int(config("actor_rollout_ref.rollout.min_tokens", 0))
     if end in ids[least:-1] and not config("actor_rollout_ref.rollout.ignore_eos"):
         return "it goes on after its end token"
+    stops = [config(f"actor_rollout_ref.rollout.{key}", None) or [] for key in ("stop", "stop_token_ids")]
+    if row.finish_reason == "stop" and not stops[0] and not {*ids[-1:]} & {*case.tokenizer.all_special_ids, *stops[1]}:
+        return "the engine ended it by 'stop', and its last token ends nothing"
     if case.tokenizer.decode(ids, skip_special_tokens=True) != row.text:
         return "the text that was scored is not that of its tokens"
     return ""
