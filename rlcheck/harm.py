@@ -12,10 +12,15 @@ from typing import NamedTuple
 
 
 class Deed(NamedTuple):
-    """A kind of act that one line does not take back. `words` follow "unsafe: it …"."""
+    """A kind of act that one line does not take back. `words` follow "unsafe: it …".
+
+    A text that `pattern` is found in has one of `signs` in lower case: to compile all patterns takes longer than a
+    report of one finding.
+    """
 
     name: str
     words: str
+    signs: tuple[str, ...]
     pattern: str
 
 
@@ -37,14 +42,15 @@ _LISTS = "|".join(
 )  # fmt: skip
 
 
-def _deed(name: str, words: str, *patterns: str) -> Deed:
-    return Deed(name, words, "|".join(f"(?:{pattern})" for pattern in patterns))
+def _deed(name: str, words: str, signs: str, *patterns: str) -> Deed:
+    return Deed(name, words, tuple(signs.split("|")), "|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 DEEDS = (
     _deed(
         "install",
         "changes installed packages",
+        "install|conda |uv sync|wsl --|pip |grade|newer |older |update |build it ",
         r"\b(?:pip3?|uv|conda|mamba|apt|apt-get|dnf|yum|npm|brew|dkms)\b[^;\n]{0,40}? (?:-\S+ )*(?:un|re)?install\b",
         r"\bconda (?:remove|update)\b",
         r"\buv sync\b",
@@ -58,6 +64,7 @@ DEEDS = (
     _deed(
         "kill",
         "ends processes, and what they have not saved",
+        "kill|fuser|cancel|ray stop|ray down|docker |end |stop |close other ",
         r"\b(?:kill|pkill|killall|fuser -k|scancel)\s+(?:-|\$|\{|<|\d|its PID|PID|JOB)",
         r"\bray (?:stop|down)\b",
         r"\bdocker (?:stop|kill|rm|restart)\b",
@@ -69,6 +76,7 @@ DEEDS = (
     _deed(
         "delete",
         "deletes files",
+        "rm|unlink|shred|delete|mkfs|truncate|prune|purge|cache |git |wipe|remove|clear |empty ",
         r"(?:^|[;&|]\s*|sudo |-exec |xargs )(?:rm|rmdir|unlink|shred)\b",
         r"\s-delete\b|\bmkfs|\btruncate -s",
         r"\b(?:system|image|builder|volume|cache) prune\b|\bcache (?:purge|rm|delete)\b|\bdelete-cache\b",
@@ -80,12 +88,14 @@ DEEDS = (
     _deed(
         "mount",
         "changes what is mounted",
+        "mount|swapo",
         r"(?:^|[;&|]\s*|sudo )(?:mount|umount|swapon|swapoff)\b",
         rf"{_TO}(?i:(?:re|un)?mount) (?!points?\b|failed)|\b(?i:have|be) [^;.]{{0,40}}(?:re)?mounted\b|\bto mount\b",
     ),
     _deed(
         "restart",
         "restarts a machine, a device, a service or a container",
+        "systemctl|reboot|poweroff|shutdown|reset|nvidia-smi|docker|podman|start|reseat|drain",
         r"\bsystemctl (?:stop|restart|start|enable|disable|mask|reboot|poweroff)\b",
         r"(?:^|[;&|]\s*|sudo )(?:reboot|poweroff|shutdown)\b",
         r"--gpu-reset\b|\bnvidia-smi (?:\S+ )*-r\b|\bamd-smi reset\b|--gpureset\b",
@@ -97,6 +107,9 @@ DEEDS = (
     _deed(
         "system",
         "changes the machine for all its users",
+        "modprobe|rmmod|insmod|ldconfig|setpci|usermod|timedatectl|chronyc|ip link |ip route |"
+        "ip addr |nvidia-ctk|iptables|ufw|firewall|sysctl|-smi |/etc/|/sys/|/proc/|firmware|iommu=|"
+        "switch |limits.conf|ld.so.conf|remove |take away ",
         r"(?:^|[;&|]\s*|sudo )(?:modprobe|rmmod|insmod|ldconfig|setpci|usermod|timedatectl|chronyc"
         r"|ip (?:link|route|addr) (?:set|add|del|replace|change|flush)"
         r"|nvidia-modprobe|nvidia-ctk|iptables|ufw|firewall-cmd)\b",
@@ -111,6 +124,7 @@ DEEDS = (
     _deed(
         "foreign code",
         "runs code of others",
+        "trust|weights_only|pickle=true|allow-insecure|insecure_serialization|curl|wget|sh -s|sh\n",
         r"(?i:trust[_-]remote[_-]code(?:\s*=\s*|\s*:\s*|\s+)true)|--trust-remote-code\b|\btrust_remote_code where\b",
         r"(?i:weights_only\s*=\s*false)|WEIGHTS_ONLY_LOAD=1|\ballow[_-]pickle=True\b|--allow-insecure\S*|INSECURE_SERIALIZATION=1",
         r"\b(?:curl|wget)\b[^\n]*\|\s*(?:sudo )?(?:ba)?sh\b|^(?:ba)?sh(?: -s\b.*)?$",
@@ -118,12 +132,14 @@ DEEDS = (
     _deed(
         "owner",
         "changes who may use files",
+        "chown|chgrp|setfacl|chmod|open|mode 666|mode 766",
         r"\b(?:chown|chgrp|setfacl)\b|\bchmod (?!\+x|u[+=-]|[67]00\b)",
         r"(?i:\bopen(?:ed)? (?:them |it )?for (?:your|the|you)\b)|\bmode [67]66\b",
     ),
     _deed(
         "protection",
         "takes a protection away",
+        "open |firewall|allow all |dashboard-host|run-as-root|run_as_root|verify|trusted-host|safe.directory",
         rf"{_TO}(?i:open) [^.;]{{0,30}}\b(?:ports?|firewall)\b|\bthrough the firewall\b",
         r"(?i:\ballow all (?:traffic|tcp|udp)\b)|--dashboard-host[= ]0\.0\.0\.0",
         r"--allow-run-as-root\b|\bOMPI_ALLOW_RUN_AS_ROOT(?:_CONFIRM)?\b",
@@ -132,16 +148,18 @@ DEEDS = (
     _deed(
         "unset",
         "takes away what others may have set",
+        "unset|remove the ",
         r"(?:^|[;&|]\s*)unset\b",
         rf"{_TO}(?i:unset) (?:[A-Z]|\w+_proxy\b|\{{|it\b|the variable)|{_TO}(?i:remove) the (?:\w+ )?variables?\b",
     ),
     _deed(
         "list",
         "replaces a list that others may have made",
+        "export ",
         rf"\bexport (?:[^\n;]* )?({_LISTS})=(?![^\n]*\$\{{?(?i:\1)\b)(?=\S)",
     ),
 )  # fmt: skip
-_LOOKS = re.compile(
+_LOOKS = (
     r"(?:amd-smi|cat|cd|chmod|cp|df|dmesg|done|du|echo|env|export|fi|fi_info|find|for|free|getconf|grep"
     r"|head|hf|hostname|ibstat|ip|journalctl|ln|ls|lsof|lspci|mkdir|mlxlink|mv|ncclras|numactl|nvidia-smi|printenv"
     r"|printf|ps|pwd|python3?|rlcheck|rltrain|rocm-smi|sacct|sed|setsid|sinfo|sort|source|squeue|srun|ss|ssh|stat|tail|test|tmux"
@@ -151,8 +169,8 @@ _LOOKS = re.compile(
 )
 """What a shell command may begin with to be known at all; what is not known is not called safe."""
 _QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*"|\\."""
-_SIMPLE = re.compile(rf"(?:{_QUOTED}|[0-9]?[<>]&\S*|&>|[^;&|\n])+", re.S)
-_BEFORE = re.compile(
+_SIMPLE = rf"(?s:(?:{_QUOTED}|[0-9]?[<>]&\S*|&>|[^;&|\n])+)"
+_BEFORE = (
     rf"""\s*(?:(?:[\w.]+=(?:{_QUOTED}|[^\s'"])*(?=\s)|[({{!]|do\b|then\b|else\b|if\b|while\b|until\b"""
     r"|ssh (?:-[bcDEeFIiJLlmOopQRSWw] ?\S+ |-\w+ )*[^\s-]\S*(?= )|(?:sudo|env|exec|command|nice|nohup|setsid"
     r"|time|timeout|xargs|srun)(?: (?:-u \S+|-\S+|\d\S*))*(?= )|(?:ba)?sh -\w*c(?= )|docker exec (?:-\S+ )*\S+"
@@ -172,8 +190,12 @@ def deeds(title: str, command: str = "", kind: str = "advice") -> tuple[Deed, ..
     parts = _parts(command)
     quoted = [part for found in re.findall(r"`([^`]+)`", title) for part in _parts(found)]
     text = "\n".join((title, *quoted, *parts))
-    found = tuple(deed for deed in DEEDS if _compiled(deed.pattern).search(text))
-    if not found and kind == "shell" and not all(map(_LOOKS.match, parts if "<<" not in command else parts[:1])):
+    lower = f"{text}\n".lower()
+    found = tuple(
+        deed for deed in DEEDS if any(sign in lower for sign in deed.signs) and _compiled(deed.pattern).search(text)
+    )
+    first = parts[:1] if "<<" in command else parts
+    if not found and kind == "shell" and not all(map(_compiled(_LOOKS).match, first)):
         return (_UNKNOWN,)
     return found
 
@@ -184,7 +206,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.M)
 
 
-_UNKNOWN = _deed("unknown", "is not known to be harmless", "")
+_UNKNOWN = Deed("unknown", "is not known to be harmless", (), "")
 
 
 def _parts(text: str) -> list[str]:
@@ -194,8 +216,8 @@ def _parts(text: str) -> list[str]:
     ['cd /tmp', 'rm -r x', 'reboot']
     """
     found: list[str] = []
-    for part in _SIMPLE.findall(text.replace("\\\n", " ")):
-        before = _BEFORE.match(part)
+    for part in _compiled(_SIMPLE).findall(text.replace("\\\n", " ")):
+        before = _compiled(_BEFORE).match(part)
         rest = part[before.end() :].strip() if before else part.strip()
         if before and before.group().strip() and re.fullmatch(_QUOTED, rest):
             found += _parts(rest[1:-1])

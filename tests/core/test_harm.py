@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 import pytest
 
-from rlcheck.harm import DEEDS, deeds
+from rlcheck.harm import DEEDS, Deed, deeds
 from rlcheck.playbook import Library, Recipe, fill
 from rlcheck.report.wording import caution
+from tests.diagnose.matches import without
 
 HARMS = (
     ("install", "Install the matching pair", ""),
@@ -131,3 +133,25 @@ def test_a_report_names_the_harm_and_the_caution() -> None:
     assert caution(fill(test, {})) == "safe, but slow"
     assert caution(fill(Recipe(title="Look", kind="look", command="ls"), {})) == ""
     assert caution(fill(Recipe(title="Reboot it", kind="advice"), {})).startswith("unsafe: restarts a machine")
+
+
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
+def test_what_a_pattern_matches_has_one_of_its_signs(deed: Deed) -> None:
+    texts = without(deed.pattern, "\0")  # one for each way through the pattern
+    assert texts
+    dead = [text for text in texts if not any(sign in f"{text}\n".lower() for sign in deed.signs)]
+    assert not dead, "a deed that is not found; add a sign: " + repr(dead)
+
+
+def test_signs_hide_no_deed_of_a_playbook() -> None:
+    library = Library()
+    fixes = [recipe for playbook in library.ids() for recipe in library.get(playbook).fixes]
+    hidden = [
+        (deed.name, fix.title, fix.command)
+        for fix in fixes
+        for deed in DEEDS
+        if re.search(deed.pattern, f"{fix.title}\n{fix.command}", re.M)
+        and not any(sign in f"{fix.title}\n{fix.command}\n".lower() for sign in deed.signs)
+    ]
+    assert len(fixes) > 1000
+    assert not hidden

@@ -159,14 +159,23 @@ class Layout:
     source: KeyTable
 
 
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")
+
+
 def row_of(keys: Mapping[str, Key], key: str) -> Key | None:
     """The row of KEY, whose numbers are `*` in the table: those of a list's items."""
-    return keys.get(key) or keys.get(re.sub(r"\.\d+(?=\.|$)", ".*", key))
+    return keys.get(key) or keys.get(_NUMBER.sub(".*", key))
 
 
 def sections_of(keys: Mapping[str, Key]) -> set[str]:
     """Keys that other keys are below."""
-    return {key[:at] for key in keys for at in (found.start() for found in re.finditer(r"\.", key))}
+    found: set[str] = set()
+    for key in keys:
+        above = key.rpartition(".")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition(".")[0]
+    return found
 
 
 def versions(name: str) -> tuple[str, ...]:

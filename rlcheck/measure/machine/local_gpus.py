@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from dataclasses import dataclass
 
@@ -37,6 +38,10 @@ def local_gpus(deadline_s: float = _NVML_S) -> tuple[Known, ...]:
 
 
 def _ask_nvml(found: list[Known]) -> None:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")  # the one that pynvml loads, whose import alone costs what it finds out
+    except OSError:
+        return
     import pynvml
 
     try:
