@@ -6,7 +6,6 @@ import difflib
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,7 @@ class SelectionError(UserError):
     """An ID or family that does not exist. The message names the nearest one."""
 
 
-@dataclass(frozen=True)
-class Doctor:
+class Doctor(msgspec.Struct, frozen=True):
     """The checks, probes and playbooks of this installation, plug-ins included."""
 
     checks: tuple[Check, ...]

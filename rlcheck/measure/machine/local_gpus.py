@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from dataclasses import dataclass
+
+import msgspec
 
 _NVML_S = 10.0
 """A driver that starts without persistence mode takes seconds for a host of eight GPUs."""
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """A kind of GPU: its total memory as the driver's tools report it, and who says so."""
 
     name: str
