@@ -14,14 +14,21 @@ from typing import NamedTuple
 class Deed(NamedTuple):
     """A kind of act that one line does not take back. `words` follow "unsafe: it …".
 
-    A text that `pattern` is found in has one of `signs` in lower case: to compile all patterns takes longer than a
-    report of one finding.
+    Each of `patterns` is behind its signs: a text that it is found in has one of them in lower case. To compile all of
+    them takes longer than a report of one finding.
     """
 
     name: str
     words: str
-    signs: tuple[str, ...]
-    pattern: str
+    patterns: tuple[tuple[tuple[str, ...], str], ...]
+
+    def is_in(self, text: str) -> bool:
+        """Whether TEXT, a title and the commands below it, does this."""
+        lower = f"{text}\n".lower()
+        return any(
+            any(sign in lower for sign in signs) and _compiled(pattern).search(text) is not None
+            for signs, pattern in self.patterns
+        )
 
 
 _TO = r"(?:^|(?<=[.:;,(/] )|\b(?i:or|and|then|to|first|else|otherwise|that|you|can|may|please|root) )"
@@ -42,121 +49,120 @@ _LISTS = "|".join(
 )  # fmt: skip
 
 
-def _deed(name: str, words: str, signs: str, *patterns: str) -> Deed:
-    return Deed(name, words, tuple(signs.split("|")), "|".join(f"(?:{pattern})" for pattern in patterns))
+def _deed(name: str, words: str, *patterns: tuple[str, str]) -> Deed:
+    return Deed(name, words, tuple((tuple(signs.split("|")), pattern) for signs, pattern in patterns))
 
 
 DEEDS = (
     _deed(
         "install",
         "changes installed packages",
-        "install|conda |uv sync|wsl --|pip |grade|newer |older |update |build it ",
-        r"\b(?:pip3?|uv|conda|mamba|apt|apt-get|dnf|yum|npm|brew|dkms)\b[^;\n]{0,40}? (?:-\S+ )*(?:un|re)?install\b",
-        r"\bconda (?:remove|update)\b",
-        r"\buv sync\b",
-        r"\bwsl --(?:install|update)\b",
-        r"\bpip [^;\n]*(?:-U|--upgrade)\b",
-        rf"{_TO}(?i:(?:re)?install|upgrade|downgrade)\b",
-        rf"{_TO}(?i:(?:use|take) an? (?:newer|older)) (?!.{{0,20}}(?:GPU|node|model|checkpoint))",
-        rf"{_TO}(?i:update) [^;:.]{{0,40}}\b(?:drivers?|toolkit|tokenizers|firmware|release)\b",
-        r"(?i:\bbuild it (?:again|from source)\b)",
+        ("install",
+         r"\b(?:pip3?|uv|conda|mamba|apt|apt-get|dnf|yum|npm|brew|dkms)\b[^;\n]{0,40}? (?:-\S+ )*(?:un|re)?install\b"),
+        ("conda ", r"\bconda (?:remove|update)\b"),
+        ("uv sync", r"\buv sync\b"),
+        ("wsl --", r"\bwsl --(?:install|update)\b"),
+        ("pip ", r"\bpip [^;\n]*(?:-U|--upgrade)\b"),
+        ("install|grade", rf"{_TO}(?i:(?:re)?install|upgrade|downgrade)\b"),
+        ("newer |older ", rf"{_TO}(?i:(?:use|take) an? (?:newer|older)) (?!.{{0,20}}(?:GPU|node|model|checkpoint))"),
+        ("update ", rf"{_TO}(?i:update) [^;:.]{{0,40}}\b(?:drivers?|toolkit|tokenizers|firmware|release)\b"),
+        ("build it ", r"(?i:\bbuild it (?:again|from source)\b)"),
     ),
     _deed(
         "kill",
         "ends processes, and what they have not saved",
-        "kill|fuser|cancel|ray stop|ray down|docker |end |stop |close other ",
-        r"\b(?:kill|pkill|killall|fuser -k|scancel)\s+(?:-|\$|\{|<|\d|its PID|PID|JOB)",
-        r"\bray (?:stop|down)\b",
-        r"\bdocker (?:stop|kill|rm|restart)\b",
-        rf"{_TO}(?i:kill|cancel) (?!off)",
-        rf"{_TO}(?i:end) (?:or \w+ )?(?:the|other|others|what|it|its|those|that|them|left|old|every|each)\b",
-        rf"{_TO}(?i:stop) (?!the clients)(?:the|other|what|it|its|those|that|them|left|every|each)\b",
-        rf"{_TO}(?i:end|stop|close other) (?:(?!of|at|in|with)[\w-]+ ){{0,2}}{_RUNNING}",
+        ("kill|fuser|cancel", r"\b(?:kill|pkill|killall|fuser -k|scancel)\s+(?:-|\$|\{|<|\d|its PID|PID|JOB)"),
+        ("ray stop|ray down", r"\bray (?:stop|down)\b"),
+        ("docker ", r"\bdocker (?:stop|kill|rm|restart)\b"),
+        ("kill|cancel", rf"{_TO}(?i:kill|cancel) (?!off)"),
+        ("end ", rf"{_TO}(?i:end) (?:or \w+ )?(?:the|other|others|what|it|its|those|that|them|left|old|every|each)\b"),
+        ("stop ", rf"{_TO}(?i:stop) (?!the clients)(?:the|other|what|it|its|those|that|them|left|every|each)\b"),
+        ("end |stop |close other ", rf"{_TO}(?i:end|stop|close other) (?:(?!of|at|in|with)[\w-]+ ){{0,2}}{_RUNNING}"),
     ),
     _deed(
         "delete",
         "deletes files",
-        "rm|unlink|shred|delete|mkfs|truncate|prune|purge|cache |git |wipe|remove|clear |empty ",
-        r"(?:^|[;&|]\s*|sudo |-exec |xargs )(?:rm|rmdir|unlink|shred)\b",
-        r"\s-delete\b|\bmkfs|\btruncate -s",
-        r"\b(?:system|image|builder|volume|cache) prune\b|\bcache (?:purge|rm|delete)\b|\bdelete-cache\b",
-        r"\bkubectl delete\b|\bgit (?:clean|reset --hard)\b",
-        rf"{_TO}(?i:delete|wipe|purge) (?!the (?:key|option|override))",
-        rf"{_TO}(?i:remove|clear|empty|have {_FILES} removed){_FILES}",
-        r"(?i:\bremove their lock files\b)",
+        ("rm|unlink|shred", r"(?:^|[;&|]\s*|sudo |-exec |xargs )(?:rm|rmdir|unlink|shred)\b"),
+        ("delete|mkfs|truncate", r"\s-delete\b|\bmkfs|\btruncate -s"),
+        ("delete|prune|cache ",
+         r"\b(?:system|image|builder|volume|cache) prune\b|\bcache (?:purge|rm|delete)\b|\bdelete-cache\b"),
+        ("delete|git ", r"\bkubectl delete\b|\bgit (?:clean|reset --hard)\b"),
+        ("delete|purge|wipe", rf"{_TO}(?i:delete|wipe|purge) (?!the (?:key|option|override))"),
+        ("remove|clear|empty", rf"{_TO}(?i:remove|clear|empty|have {_FILES} removed){_FILES}"),
+        ("remove", r"(?i:\bremove their lock files\b)"),
     ),
     _deed(
         "mount",
         "changes what is mounted",
-        "mount|swapo",
-        r"(?:^|[;&|]\s*|sudo )(?:mount|umount|swapon|swapoff)\b",
-        rf"{_TO}(?i:(?:re|un)?mount) (?!points?\b|failed)|\b(?i:have|be) [^;.]{{0,40}}(?:re)?mounted\b|\bto mount\b",
+        ("mount|swapo", r"(?:^|[;&|]\s*|sudo )(?:mount|umount|swapon|swapoff)\b"),
+        ("mount",
+         rf"{_TO}(?i:(?:re|un)?mount) (?!points?\b|failed)|\b(?i:have|be) [^;.]{{0,40}}(?:re)?mounted\b|\bto mount\b"),
     ),
     _deed(
         "restart",
         "restarts a machine, a device, a service or a container",
-        "systemctl|reboot|poweroff|shutdown|reset|nvidia-smi|docker|podman|start|reseat|drain",
-        r"\bsystemctl (?:stop|restart|start|enable|disable|mask|reboot|poweroff)\b",
-        r"(?:^|[;&|]\s*|sudo )(?:reboot|poweroff|shutdown)\b",
-        r"--gpu-reset\b|\bnvidia-smi (?:\S+ )*-r\b|\bamd-smi reset\b|--gpureset\b",
-        r"(?:^|[;&|]\s*)(?:docker|podman) run\b",
-        rf"{_TO}(?i:restart|reboot|reset|reseat|drain)\b(?! (?:\w+ )?environments?\b)|\bneeds a (?:reset|reboot)\b",
-        rf"{_TO}(?i:start) (?:it|the (?:container|daemon|server|machine|node|cluster)) (?:again|anew)\b",
-        rf"{_TO}(?i:start) the container with\b",
+        ("systemctl", r"\bsystemctl (?:stop|restart|start|enable|disable|mask|reboot|poweroff)\b"),
+        ("reboot|poweroff|shutdown", r"(?:^|[;&|]\s*|sudo )(?:reboot|poweroff|shutdown)\b"),
+        ("reset|nvidia-smi", r"--gpu-reset\b|\bnvidia-smi (?:\S+ )*-r\b|\bamd-smi reset\b|--gpureset\b"),
+        ("docker|podman", r"(?:^|[;&|]\s*)(?:docker|podman) run\b"),
+        ("reboot|reset|start|reseat|drain",
+         rf"{_TO}(?i:restart|reboot|reset|reseat|drain)\b(?! (?:\w+ )?environments?\b)|\bneeds a (?:reset|reboot)\b"),
+        ("start", rf"{_TO}(?i:start) (?:it|the (?:container|daemon|server|machine|node|cluster)) (?:again|anew)\b"),
+        ("start", rf"{_TO}(?i:start) the container with\b"),
     ),
     _deed(
         "system",
         "changes the machine for all its users",
-        "modprobe|rmmod|insmod|ldconfig|setpci|usermod|timedatectl|chronyc|ip link |ip route |"
-        "ip addr |nvidia-ctk|iptables|ufw|firewall|sysctl|-smi |/etc/|/sys/|/proc/|firmware|iommu=|"
-        "switch |limits.conf|ld.so.conf|remove |take away ",
-        r"(?:^|[;&|]\s*|sudo )(?:modprobe|rmmod|insmod|ldconfig|setpci|usermod|timedatectl|chronyc"
-        r"|ip (?:link|route|addr) (?:set|add|del|replace|change|flush)"
-        r"|nvidia-modprobe|nvidia-ctk|iptables|ufw|firewall-cmd)\b",
-        r"\bsysctl (?:-w |-p\b|\w+\.)",
-        r"\bnvidia-smi (?:-i \S+ )?-(?:pm|mig|e|c|pl|lgc|ac) |\b(?:amd|rocm)-smi set\b",
-        r"(?:^|[;&|]\s*)(?:printf|echo) [^\n]*> ?>? ?/(?:etc|sys|proc)/|\btee (?:-a )?/(?:etc|sys|proc)/",
-        r"(?i:\b(?:off|on|it|ACS\)?) (?:and the IOMMU )?in the firmware\b|\biommu=)",
-        r"(?i:\bswitch (?:off )?(?:PCI )?(?:access control )?\(?ACS\b)",
-        r"\bin (?:limits\.conf|/etc/hosts)\b|\bof /etc/ld\.so\.conf",
-        rf"{_TO}(?i:remove|take away) \w+ (?:IP )?(?:address|route|bridge)\b",
+        ("modprobe|rmmod|insmod|ldconfig|setpci|usermod|timedatectl|"
+         "chronyc|ip link |ip route |ip addr |nvidia-ctk|iptables|ufw|firewall",
+         r"(?:^|[;&|]\s*|sudo )(?:modprobe|rmmod|insmod|ldconfig|setpci|usermod|timedatectl|chronyc"
+         r"|ip (?:link|route|addr) (?:set|add|del|replace|change|flush)"
+         r"|nvidia-modprobe|nvidia-ctk|iptables|ufw|firewall-cmd)\b"),
+        ("sysctl", r"\bsysctl (?:-w |-p\b|\w+\.)"),
+        ("-smi ", r"\bnvidia-smi (?:-i \S+ )?-(?:pm|mig|e|c|pl|lgc|ac) |\b(?:amd|rocm)-smi set\b"),
+        ("/etc/|/sys/|/proc/",
+         r"(?:^|[;&|]\s*)(?:printf|echo) [^\n]*> ?>? ?/(?:etc|sys|proc)/|\btee (?:-a )?/(?:etc|sys|proc)/"),
+        ("firmware|iommu=", r"(?i:\b(?:off|on|it|ACS\)?) (?:and the IOMMU )?in the firmware\b|\biommu=)"),
+        ("switch ", r"(?i:\bswitch (?:off )?(?:PCI )?(?:access control )?\(?ACS\b)"),
+        ("/etc/|limits.conf|ld.so.conf", r"\bin (?:limits\.conf|/etc/hosts)\b|\bof /etc/ld\.so\.conf"),
+        ("remove |take away ", rf"{_TO}(?i:remove|take away) \w+ (?:IP )?(?:address|route|bridge)\b"),
     ),
     _deed(
         "foreign code",
         "runs code of others",
-        "trust|weights_only|pickle=true|allow-insecure|insecure_serialization|curl|wget|sh -s|sh\n",
-        r"(?i:trust[_-]remote[_-]code(?:\s*=\s*|\s*:\s*|\s+)true)|--trust-remote-code\b|\btrust_remote_code where\b",
-        r"(?i:weights_only\s*=\s*false)|WEIGHTS_ONLY_LOAD=1|\ballow[_-]pickle=True\b|--allow-insecure\S*|INSECURE_SERIALIZATION=1",
-        r"\b(?:curl|wget)\b[^\n]*\|\s*(?:sudo )?(?:ba)?sh\b|^(?:ba)?sh(?: -s\b.*)?$",
+        ("trust",
+         r"(?i:trust[_-]remote[_-]code(?:\s*=\s*|\s*:\s*|\s+)true)|--trust-remote-code\b|\btrust_remote_code where\b"),
+        ("weights_only|pickle=true|allow-insecure|insecure_serialization",
+         r"(?i:weights_only\s*=\s*false)|WEIGHTS_ONLY_LOAD=1|\ballow[_-]pickle=True\b|--allow-insecure\S*"
+         r"|INSECURE_SERIALIZATION=1"),
+        ("curl|wget|sh\n|sh -s", r"\b(?:curl|wget)\b[^\n]*\|\s*(?:sudo )?(?:ba)?sh\b|^(?:ba)?sh(?: -s\b.*)?$"),
     ),
     _deed(
         "owner",
         "changes who may use files",
-        "chown|chgrp|setfacl|chmod|open|mode 666|mode 766",
-        r"\b(?:chown|chgrp|setfacl)\b|\bchmod (?!\+x|u[+=-]|[67]00\b)",
-        r"(?i:\bopen(?:ed)? (?:them |it )?for (?:your|the|you)\b)|\bmode [67]66\b",
+        ("chown|chgrp|setfacl|chmod", r"\b(?:chown|chgrp|setfacl)\b|\bchmod (?!\+x|u[+=-]|[67]00\b)"),
+        ("open|mode 666|mode 766", r"(?i:\bopen(?:ed)? (?:them |it )?for (?:your|the|you)\b)|\bmode [67]66\b"),
     ),
     _deed(
         "protection",
         "takes a protection away",
-        "open |firewall|allow all |dashboard-host|run-as-root|run_as_root|verify|trusted-host|safe.directory",
-        rf"{_TO}(?i:open) [^.;]{{0,30}}\b(?:ports?|firewall)\b|\bthrough the firewall\b",
-        r"(?i:\ballow all (?:traffic|tcp|udp)\b)|--dashboard-host[= ]0\.0\.0\.0",
-        r"--allow-run-as-root\b|\bOMPI_ALLOW_RUN_AS_ROOT(?:_CONFIRM)?\b",
-        r"(?i:\bssl_verify|verify)\s*=\s*(?:false|0)\b|\bSSL_NO_VERIFY=|--trusted-host\b|\bsafe\.directory '?\*",
+        ("open |firewall", rf"{_TO}(?i:open) [^.;]{{0,30}}\b(?:ports?|firewall)\b|\bthrough the firewall\b"),
+        ("allow all |dashboard-host", r"(?i:\ballow all (?:traffic|tcp|udp)\b)|--dashboard-host[= ]0\.0\.0\.0"),
+        ("run-as-root|run_as_root", r"--allow-run-as-root\b|\bOMPI_ALLOW_RUN_AS_ROOT(?:_CONFIRM)?\b"),
+        ("verify|trusted-host|safe.directory",
+         r"(?i:\bssl_verify|verify)\s*=\s*(?:false|0)\b|\bSSL_NO_VERIFY=|--trusted-host\b|\bsafe\.directory '?\*"),
     ),
     _deed(
         "unset",
         "takes away what others may have set",
-        "unset|remove the ",
-        r"(?:^|[;&|]\s*)unset\b",
-        rf"{_TO}(?i:unset) (?:[A-Z]|\w+_proxy\b|\{{|it\b|the variable)|{_TO}(?i:remove) the (?:\w+ )?variables?\b",
+        ("unset", r"(?:^|[;&|]\s*)unset\b"),
+        ("unset|remove the ",
+         rf"{_TO}(?i:unset) (?:[A-Z]|\w+_proxy\b|\{{|it\b|the variable)|{_TO}(?i:remove) the (?:\w+ )?variables?\b"),
     ),
     _deed(
         "list",
         "replaces a list that others may have made",
-        "export ",
-        rf"\bexport (?:[^\n;]* )?({_LISTS})=(?![^\n]*\$\{{?(?i:\1)\b)(?=\S)",
+        ("export ", rf"\bexport (?:[^\n;]* )?({_LISTS})=(?![^\n]*\$\{{?(?i:\1)\b)(?=\S)"),
     ),
 )  # fmt: skip
 _LOOKS = (
@@ -190,10 +196,7 @@ def deeds(title: str, command: str = "", kind: str = "advice") -> tuple[Deed, ..
     parts = _parts(command)
     quoted = [part for found in re.findall(r"`([^`]+)`", title) for part in _parts(found)]
     text = "\n".join((title, *quoted, *parts))
-    lower = f"{text}\n".lower()
-    found = tuple(
-        deed for deed in DEEDS if any(sign in lower for sign in deed.signs) and _compiled(deed.pattern).search(text)
-    )
+    found = tuple(deed for deed in DEEDS if deed.is_in(text))
     first = parts[:1] if "<<" in command else parts
     if not found and kind == "shell" and not all(map(_compiled(_LOOKS).match, first)):
         return (_UNKNOWN,)
@@ -206,7 +209,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.M)
 
 
-_UNKNOWN = Deed("unknown", "is not known to be harmless", (), "")
+_UNKNOWN = Deed("unknown", "is not known to be harmless", ())
 
 
 def _parts(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from rlcheck.harm import DEEDS, Deed, deeds
+from rlcheck.harm import DEEDS, deeds
 from rlcheck.playbook import Library, Recipe, fill
 from rlcheck.report.wording import caution
 from tests.diagnose.matches import without
@@ -135,24 +135,26 @@ def test_a_report_names_the_harm_and_the_caution() -> None:
     assert caution(fill(Recipe(title="Reboot it", kind="advice"), {})).startswith("unsafe: restarts a machine")
 
 
+PATTERNS = [(deed.name, *one) for deed in DEEDS for one in deed.patterns]
+
+
 # What stands around a list defeats the walk; HARMS tries it.
-@pytest.mark.parametrize("deed", [deed for deed in DEEDS if deed.name != "list"], ids=lambda deed: deed.name)
-def test_what_a_pattern_matches_has_one_of_its_signs(deed: Deed) -> None:
-    texts = without(deed.pattern, "\0")  # one for each way through the pattern
+@pytest.mark.parametrize(("signs", "pattern"), [one[1:] for one in PATTERNS if one[0] != "list"])
+def test_what_a_pattern_matches_has_one_of_its_signs(signs: tuple[str, ...], pattern: str) -> None:
+    texts = without(pattern, "\0")  # one for each way through the pattern
     assert texts
-    dead = [text for text in texts if not any(sign in f"{text}\n".lower() for sign in deed.signs)]
+    dead = [text for text in texts if not any(sign in f"{text}\n".lower() for sign in signs)]
     assert not dead, "a deed that is not found; add a sign: " + repr(dead)
 
 
 def test_signs_hide_no_deed_of_a_playbook() -> None:
     library = Library()
-    fixes = [recipe for playbook in library.ids() for recipe in library.get(playbook).fixes]
+    texts = [f"{fix.title}\n{fix.command}" for id in library.ids() for fix in library.get(id).fixes]
     hidden = [
-        (deed.name, fix.title, fix.command)
-        for fix in fixes
-        for deed in DEEDS
-        if re.search(deed.pattern, f"{fix.title}\n{fix.command}", re.M)
-        and not any(sign in f"{fix.title}\n{fix.command}\n".lower() for sign in deed.signs)
+        (name, pattern, text)
+        for name, signs, pattern in PATTERNS
+        for text in texts
+        if re.search(pattern, text, re.M) and not any(sign in f"{text}\n".lower() for sign in signs)
     ]
-    assert len(fixes) > 1000
+    assert len(texts) > 1000
     assert not hidden
