@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
+
+import msgspec
 
 from rlcheck.facts.base import Struct
 from rlcheck.facts.document import Facts
@@ -88,8 +89,7 @@ def evidence(fact: str, value: object, source: str = "") -> Evidence:
     return Evidence(fact=fact, value=str(value), source=source)
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """A check as the engine runs it.
 
     `title` is the rule, which reads alone; `problem` is the sentence that heads a finding when the rule is broken, ""

@@ -6,11 +6,10 @@ A topic has one word: the package of its checks (`rlcheck.checks.<topic>`), its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A section of the facts document and how it comes about.
 
     name: the field of `Facts`.
@@ -24,8 +23,7 @@ class Section:
     deep_deadline_s: float = 30.0
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """A family of checks.
 
     id: the three letters that its checks' IDs begin with.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -26,8 +26,7 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]|['"]([^'"]+)['"]\s*==\s*
 _MARKER_ERRORS = (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError, KeyError, TypeError)
 
 
-@dataclass(frozen=True)
-class Requirement:
+class Requirement(msgspec.Struct, frozen=True):
     """One `Requires-Dist` line, taken apart. `name` and `extras` are normalized; `marker` is as written."""
 
     name: str
@@ -43,8 +42,7 @@ class Requirement:
         return f"{self.name}{extras} @ {self.url}" if self.url else f"{self.name}{extras}{self.specifier}"
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """A requirement that is in force here, and who makes it.
 
     `extra` is the extra of the owner that it comes with, "" for none; `presumed` says that nobody asked for that
@@ -68,8 +66,7 @@ class Demand:
         return f"{self.who} requires {self.requirement.text}"
 
 
-@dataclass(frozen=True)
-class Demands:
+class Demands(msgspec.Struct, frozen=True):
     """Every requirement in force, and the lines that are not requirements at all: (owner, line)."""
 
     in_force: tuple[Demand, ...]

@@ -28,5 +28,11 @@ def table(name: str, kind: type[T]) -> T:
 
 
 @cache
+def table_text(name: str) -> bytes:
+    """Return `rlcheck/data/NAME.json` as it is written."""
+    return (DATA / f"{name}.json").read_bytes()
+
+
+@cache
 def _read(name: str, kind: Any) -> Any:
-    return msgspec.json.decode((DATA / f"{name}.json").read_bytes(), type=kind)
+    return msgspec.json.decode(table_text(name), type=kind)

@@ -17,7 +17,7 @@ import msgspec
 
 from rlcheck import __version__
 from rlcheck.cli.own_calls import answered
-from rlcheck.cli.requests.records import BundleRequest
+from rlcheck.cli.requests.answers import BundleRequest
 from rlcheck.cli.waiting import Waiting
 from rlcheck.errors import UserError
 from rlcheck.facts.document import decode

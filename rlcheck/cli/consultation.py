@@ -11,7 +11,7 @@ import msgspec
 
 from rlcheck.cli.hydra_options import sorted_words
 from rlcheck.cli.interpreter import interpreter
-from rlcheck.cli.requests.records import DiagnoseRequest
+from rlcheck.cli.requests.answers import DiagnoseRequest
 from rlcheck.cli.requests.report import Format
 from rlcheck.cli.waiting import clear_line, show_waiting
 from rlcheck.diagnose import signatures

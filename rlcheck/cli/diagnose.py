@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlcheck.cli.consultation import prepare
 from rlcheck.cli.output import put
-from rlcheck.cli.requests.records import DiagnoseRequest
+from rlcheck.cli.requests.answers import DiagnoseRequest
 from rlcheck.cli.requests.report import Format
 from rlcheck.diagnose.condense import read_logs
 from rlcheck.diagnose.model import CondensedLog

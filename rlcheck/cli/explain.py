@@ -8,7 +8,7 @@ import sys
 import textwrap
 
 from rlcheck.check import Check
-from rlcheck.cli.requests.records import ExplainRequest
+from rlcheck.cli.requests.answers import ExplainRequest
 from rlcheck.diagnose.decode import filled
 from rlcheck.doctor import clinic
 from rlcheck.errors import UserError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from rlcheck.check import Check
 from rlcheck.cli.facts_files import write_record
@@ -19,8 +20,7 @@ from rlcheck.measure.machine.context import ProbeContext
 from rlcheck.measure.machine.gather import gather
 
 
-@dataclass(frozen=True)
-class Examination:
+class Examination(msgspec.Struct, frozen=True):
     """One call of a command: what it was asked, and the doctor who answers.
 
     command: the rlcheck command, for the report's head. families: what is checked when neither options nor settings

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from typing import TYPE_CHECKING
 
-from rlcheck.cli.requests.configs import SourceRequest
+if TYPE_CHECKING:  # diagnose asks of words, too, and has no such request
+    from rlcheck.cli.requests.configs import SourceRequest
 
 _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/]*=.*", re.S)
 

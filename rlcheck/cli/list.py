@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from rlcheck.check import Check
-from rlcheck.cli.requests.records import ListFormat, ListRequest
+from rlcheck.cli.requests.answers import ListFormat, ListRequest
 from rlcheck.doctor import clinic
 from rlcheck.errors import UserError
 from rlcheck.playbook import PlaybookError

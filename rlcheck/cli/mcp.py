@@ -12,7 +12,7 @@ from typing import Any
 
 from rlcheck import __version__
 from rlcheck.cli.own_calls import answered
-from rlcheck.cli.requests.records import McpRequest
+from rlcheck.cli.requests.answers import McpRequest
 from rlcheck.errors import UserError
 
 _SECONDS = 300.0

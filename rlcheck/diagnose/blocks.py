@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 BLOCK = 32 << 10
 """Bytes looked at together: many lines of one form, but little to keep when only its end matters."""
@@ -11,8 +12,7 @@ OVERLAP = 256
 """Bytes that two parts of one line share: more than any literal is long."""
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """Lines `first` to `last`, without the line break after the last.
 
     Of a line that is longer than a block, `part` counts the blocks before this one and `ends` is set on the last one.

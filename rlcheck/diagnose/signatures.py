@@ -5,9 +5,9 @@ A wheel holds that file. In a checkout it is built when it is first needed, and 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
+import zlib
 from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
@@ -126,14 +126,13 @@ def stamps_of(directory: Path) -> dict[str, tuple[int, int, int]]:
 def _code() -> str:
     """Return what tells an index that other code has written."""
     here = Path(__file__)
-    digest = hashlib.sha256(here.read_bytes() + (_PACKAGE / "playbook.py").read_bytes())
-    return digest.hexdigest()[:16]
+    return f"{zlib.crc32(here.read_bytes() + (_PACKAGE / 'playbook.py').read_bytes()):08x}"
 
 
 def _cache() -> Path:
     """Return where the index is kept when the package's directory cannot be written."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "rlcheck" / f"signatures-{hashlib.sha256(os.fsencode(DIRECTORY)).hexdigest()[:16]}.json"
+    return Path(base) / "rlcheck" / f"signatures-{zlib.crc32(os.fsencode(DIRECTORY)):08x}.json"
 
 
 def _kept(path: Path) -> Kept | None:

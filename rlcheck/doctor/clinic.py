@@ -6,7 +6,6 @@ import difflib
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,18 +24,15 @@ from rlcheck.facts.document import Facts
 from rlcheck.families import FAMILIES, MEASURED
 from rlcheck.finding import ACTIONS, Finding, Next, Report, Waiver, exit_code, next_of, summarize
 from rlcheck.measure.machine.registry import PROBES, Probe
-from rlcheck.measure.memory.summary import data as memory_data
 from rlcheck.playbook import DIRECTORY, Library
 from rlcheck.report.by_family import exhibits, family_lines
-from rlcheck.report.topics.config import config_data
 
 
 class SelectionError(UserError):
     """An ID or family that does not exist. The message names the nearest one."""
 
 
-@dataclass(frozen=True)
-class Doctor:
+class Doctor(msgspec.Struct, frozen=True):
     """The checks, probes and playbooks of this installation, plug-ins included."""
 
     checks: tuple[Check, ...]
@@ -216,10 +212,16 @@ def _computed(nodes: tuple[Facts, ...]) -> dict[str, Any]:
     """What programs read of the report besides its findings."""
     memory = next((facts.memory.value for facts in nodes if facts.memory.value is not None), None)
     run = next((facts.config.value for facts in nodes if facts.config.value is not None), None)
-    return {
-        **({} if memory is None else {"memory": memory_data(memory)}),
-        **({} if run is None else {"config": config_data(run)}),
-    }
+    computed: dict[str, Any] = {}
+    if memory is not None:
+        from rlcheck.measure.memory.summary import data
+
+        computed["memory"] = data(memory)
+    if run is not None:
+        from rlcheck.report.topics.config import config_data
+
+        computed["config"] = config_data(run)
+    return computed
 
 
 def measured(checks: Iterable[Check], facts: Facts, named: Iterable[str] = ()) -> tuple[Check, ...]:

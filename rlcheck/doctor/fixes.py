@@ -11,7 +11,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
@@ -37,8 +36,7 @@ class FixError(UserError):
     """A fix that cannot be applied. The message is one line for the user."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One safe fix of one finding."""
 
     finding: Finding

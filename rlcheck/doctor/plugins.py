@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from rlcheck.check import Check
 from rlcheck.measure.machine.registry import Probe
@@ -22,8 +23,7 @@ GROUP = "rlcheck.plugins"
 _RECORD_SUFFIXES = (".dist-info", ".egg-info")
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(msgspec.Struct, frozen=True):
     """What a package adds to the doctor.
 
     A probe's section appears as `plugins.<section>` in the facts. `families` gives each new family its title.
@@ -33,7 +33,7 @@ class Plugin:
     checks: tuple[Check, ...] = ()
     probes: tuple[Probe, ...] = ()
     playbooks: Path | None = None
-    families: dict[str, str] = field(default_factory=dict[str, str])
+    families: dict[str, str] = {}
 
 
 def load_plugins() -> tuple[tuple[Plugin, ...], tuple[str, ...]]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from typing import TYPE_CHECKING
 
 from rlcheck.facts.document import Facts
+
+if TYPE_CHECKING:  # only an environment that was looked at needs it
+    from packaging.version import Version
 
 
 def version_of(facts: Facts, name: str) -> Version | None:
     """The version of an installed distribution; None when it is not there, unreadable, or nobody looked."""
     python = facts.python.value
+    if python is None:
+        return None
+    from packaging.utils import canonicalize_name
+    from packaging.version import InvalidVersion, Version
+
     wanted = canonicalize_name(name)
-    for distribution in python.distributions if python is not None else ():
+    for distribution in python.distributions:
         if canonicalize_name(distribution.name) == wanted:
             try:
                 return Version(distribution.version)
@@ -24,8 +31,12 @@ def version_of(facts: Facts, name: str) -> Version | None:
 def is_absent(facts: Facts, name: str) -> bool:
     """Whether the environment was looked at and has no such distribution."""
     python = facts.python.value
+    if python is None:
+        return False
+    from packaging.utils import canonicalize_name
+
     wanted = canonicalize_name(name)
-    return python is not None and all(canonicalize_name(d.name) != wanted for d in python.distributions)
+    return all(canonicalize_name(d.name) != wanted for d in python.distributions)
 
 
 def has_gpu(facts: Facts) -> bool:

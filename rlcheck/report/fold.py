@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from rlcheck.check import Status
 from rlcheck.checks import builtin_checks
@@ -20,8 +21,7 @@ _MAX_NAMES = 3
 _MAX_HEADLINES = 3
 
 
-@dataclass(frozen=True)
-class FoldedFinding:
+class FoldedFinding(msgspec.Struct, frozen=True):
     """One finding and the nodes on which it was made.
 
     `finding` is that of the first of `nodes`; `alike` says that the others' words are the same to the last number.
@@ -40,8 +40,7 @@ class FoldedFinding:
         return where(self.nodes, everywhere) + ("" if self.alike else f"; the numbers are those of {self.nodes[0]}")
 
 
-@dataclass(frozen=True)
-class FoldedFamily:
+class FoldedFamily(msgspec.Struct, frozen=True):
     """One family over all nodes: its worst status and the nodes that have it.
 
     `headlines` are the distinct ones, the most frequent first, each with its nodes; `more` counts those left out.

@@ -7,8 +7,9 @@ and https://nagios-plugins.org/doc/guidelines.html (state, text, performance dat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from rlcheck.finding import ACTIONS, Next, Report
 from rlcheck.report.wording import in_a_line, said
@@ -32,8 +33,7 @@ _HELP = {
 """The same words in every file: node_exporter refuses two texts for one metric."""
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """What wants attention: its check or playbook, status (fail, error, warn or unknown), node, title; `line`: all."""
 
     id: str
@@ -43,8 +43,7 @@ class Problem:
     line: str
 
 
-@dataclass(frozen=True)
-class Monitored:
+class Monitored(msgspec.Struct, frozen=True):
     """What monitoring reads of a report. counts: findings by status; times are "" or 0 where there is none."""
 
     command: str

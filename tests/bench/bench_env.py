@@ -9,6 +9,7 @@ taken in turns, so that a noisy machine is noisy for all of them; medians of wal
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -26,8 +27,10 @@ COMMANDS = {
 
 def once(python: str, arguments: tuple[str, ...]) -> float | None:
     """Wall seconds of one cold process, or None when it does not run in this environment."""
+    # Where it is set, a checkout is compiled at each start, and an installed torch is not.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
-    done = subprocess.run([python, *arguments], capture_output=True, timeout=300, check=False)
+    done = subprocess.run([python, *arguments], capture_output=True, timeout=300, check=False, env=environ)
     seconds = time.perf_counter() - started
     return seconds if (done.returncode in (0, 1) and done.stdout) or arguments == ("-c", "pass") else None
 

@@ -22,7 +22,7 @@ REQUESTS: dict[str, dict[str, type[Any]]] = {
     "rlcheck": {name: request_of(name) for name in COMMANDS},
     "rltrain": {name: request for name, (request, _) in TRAINER_COMMANDS.items()},
 }
-REQUEST_FILES = {"requests", "report", "configs", "machines", "records"}
+REQUEST_FILES = {"requests", "report", "configs", "machines", "records", "answers"}
 DIFFERENT: dict[str, dict[str, tuple[int, str]]] = {
     "rlcheck": {
         "--all": (2, "drift tries every variant; diagnose shows every diagnosis"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from rlcheck.harm import DEEDS, deeds
 from rlcheck.playbook import Library, Recipe, fill
 from rlcheck.report.wording import caution
+from tests.diagnose.matches import without
 
 HARMS = (
     ("install", "Install the matching pair", ""),
@@ -131,3 +133,28 @@ def test_a_report_names_the_harm_and_the_caution() -> None:
     assert caution(fill(test, {})) == "safe, but slow"
     assert caution(fill(Recipe(title="Look", kind="look", command="ls"), {})) == ""
     assert caution(fill(Recipe(title="Reboot it", kind="advice"), {})).startswith("unsafe: restarts a machine")
+
+
+PATTERNS = [(deed.name, *one) for deed in DEEDS for one in deed.patterns]
+
+
+# What stands around a list defeats the walk; HARMS tries it.
+@pytest.mark.parametrize(("signs", "pattern"), [one[1:] for one in PATTERNS if one[0] != "list"])
+def test_what_a_pattern_matches_has_one_of_its_signs(signs: tuple[str, ...], pattern: str) -> None:
+    texts = without(pattern, "\0")  # one for each way through the pattern
+    assert texts
+    dead = [text for text in texts if not any(sign in f"{text}\n".lower() for sign in signs)]
+    assert not dead, "a deed that is not found; add a sign: " + repr(dead)
+
+
+def test_signs_hide_no_deed_of_a_playbook() -> None:
+    library = Library()
+    texts = [f"{fix.title}\n{fix.command}" for id in library.ids() for fix in library.get(id).fixes]
+    hidden = [
+        (name, pattern, text)
+        for name, signs, pattern in PATTERNS
+        for text in texts
+        if re.search(pattern, text, re.M) and not any(sign in f"{text}\n".lower() for sign in signs)
+    ]
+    assert len(texts) > 1000
+    assert not hidden

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from rlcheck.checks.python.common import environment
 from rlcheck.checks.python.compat import compat, stack_rank
@@ -12,8 +13,7 @@ from rlcheck.facts.python import Distribution, PythonFacts
 from rlcheck.requirements import Demand, admits, by_package, common, demands, installed_by_name, version
 
 
-@dataclass(frozen=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """A package in a version that another package rejects.
 
     `remedy` is a requirement that satisfies everyone who asked in METADATA; None when no version can.
@@ -26,8 +26,7 @@ class Conflict:
     remedy: str | None
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Analysis(msgspec.Struct, frozen=True):
     """What came out. `missing` are demands on distributions that are not installed, presumed extras left out."""
 
     installed: dict[str, Distribution]

@@ -10,6 +10,8 @@ import typer
 from rlcheck.cli.requests.report import (
     DryRunOption,
     FrameworkOption,
+    GpuOption,
+    ModelShapeOption,
     PlotOption,
     PortOption,
     PromptKeyOption,
@@ -20,23 +22,6 @@ from rlcheck.cli.requests.report import (
 OverridesArgument = Annotated[
     tuple[str, ...],
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the config, applied last.", show_default=False),
-]
-ModelShapeOption = Annotated[
-    str,
-    typer.Option(
-        "--model-shape",
-        metavar="FILE|NAME|SIZES",
-        help="Shape of a model whose files are not here: its config.json, the name of a known model, or "
-        "hidden_size=…,num_hidden_layers=…",
-    ),
-]
-GpuOption = Annotated[
-    str,
-    typer.Option(
-        "--gpu",
-        metavar="GPU",
-        help="GPU to plan for, H200 or 80GiB. Default: this machine's; slow: the one that the run's traces name.",
-    ),
 ]
 StartTimeoutOption = Annotated[
     float, typer.Option("--start-timeout", min=1, metavar="SECONDS", help="Time that the engine has to start.")

@@ -8,7 +8,9 @@ from typing import Annotated, ClassVar
 import typer
 
 from rlcheck.cli.requests.report import (
+    ClusterOption,
     DryRunOption,
+    HostsOption,
     OutputOption,
     PlotOption,
     PortOption,
@@ -18,20 +20,6 @@ from rlcheck.cli.requests.report import (
     YesOption,
 )
 
-HostsOption = Annotated[
-    str,
-    typer.Option(
-        "--hosts",
-        metavar="FILE|slurm",
-        help="File of machines to reach by ssh, one a line ([user@]host[:port] [slots=N]); slurm: those of this job.",
-    ),
-]
-ClusterOption = Annotated[
-    str,
-    typer.Option(
-        "--head-ip", metavar="HOST[:PORT]", help="Take the nodes of this Ray cluster. Default: this machine alone."
-    ),
-]
 DeepOption = Annotated[bool, typer.Option("--deep", help="Also import every engine in a process of its own (slow).")]
 
 

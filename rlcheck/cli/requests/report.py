@@ -111,6 +111,37 @@ PromptKeyOption = Annotated[
     typer.Option("--prompt-key", metavar="COLUMN", help="Column of the prompt. Default: the config's, or `prompt`."),
 ]
 PortOption = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port of the head (6379).")]
+ModelShapeOption = Annotated[
+    str,
+    typer.Option(
+        "--model-shape",
+        metavar="FILE|NAME|SIZES",
+        help="Shape of a model whose files are not here: its config.json, the name of a known model, or "
+        "hidden_size=…,num_hidden_layers=…",
+    ),
+]
+GpuOption = Annotated[
+    str,
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="GPU to plan for, H200 or 80GiB. Default: this machine's; slow: the one that the run's traces name.",
+    ),
+]
+HostsOption = Annotated[
+    str,
+    typer.Option(
+        "--hosts",
+        metavar="FILE|slurm",
+        help="File of machines to reach by ssh, one a line ([user@]host[:port] [slots=N]); slurm: those of this job.",
+    ),
+]
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        "--head-ip", metavar="HOST[:PORT]", help="Take the nodes of this Ray cluster. Default: this machine alone."
+    ),
+]
 
 
 @dataclass(frozen=True)

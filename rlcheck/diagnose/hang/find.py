@@ -7,7 +7,8 @@ import re
 import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from rlcheck.diagnose.hang import ras, stacks, verdict
 from rlcheck.diagnose.hang.dumps import NoDump, looks_like_dump, read
@@ -20,8 +21,7 @@ _START = 8192
 _NEVER = (".log", ".py", ".safetensors", ".pt", ".pth", ".parquet", ".jsonl", ".gz", ".distcp", ".so", ".png")
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """`files`: dumps and reports of NCCL's RAS, by path; `read`: dumps that could be; `stacks`: of how many ranks there
     are some. `hang`: the verdict; `notes`: what it does not say."""
 

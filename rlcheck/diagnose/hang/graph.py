@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 Frame = tuple[str, str, str]
 """File, line, function."""
@@ -16,8 +17,7 @@ _WAIT_FUNCTIONS = frozenset(("synchronize", "all_reduce", "all_gather", "broadca
                              "all_gather_into_tensor", "all_to_all_single", "wait_event", "wait_stream"))  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(msgspec.Struct, frozen=True):
     """The main thread of one process, the innermost frame first: `train.py:88 in step`. `role`: of its file's name."""
 
     path: str

@@ -6,8 +6,9 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from rlcheck.diagnose.source.templates import Match, Template, match, templates
 from rlcheck.diagnose.source.traces import Frame, Trace
@@ -24,8 +25,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Block = Sequence[ast.stmt]
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(msgspec.Struct, frozen=True):
     """A statement and what is around it, from the module inwards: each node with the name of the block it is in."""
 
     node: ast.stmt
@@ -47,8 +47,7 @@ class Spot:
         return ".".join(one.name for one, _ in self.around if isinstance(one, Function | ast.ClassDef))
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The site of a failure. `exact`: the file here has it at the line of the log."""
 
     spot: Spot

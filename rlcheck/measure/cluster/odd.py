@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from rlcheck.facts.cluster import Member
 from rlcheck.facts.reach import Contact
@@ -18,8 +19,7 @@ Kind = Literal["all", "cut-off", "split", "unreached", "reaches-none", "groups",
 _MIN_PARTLY = 3
 
 
-@dataclass(frozen=True)
-class Odd:
+class Odd(msgspec.Struct, frozen=True):
     """One explanation.
 
     `kind` says how `nodes` and `others` belong together:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import shlex
 import textwrap
-from dataclasses import dataclass
 
+import msgspec
 from packaging.version import Version
 
 from rlcheck.facts.base import value_or
@@ -29,8 +29,7 @@ _UNKNOWN_HEAD = "ADDRESS_OF_THE_HEAD"
 _WIDTH = 80
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What the lines are made of. `head` is a shell word; `flags` hold for head and workers alike, with reasons."""
 
     head: str

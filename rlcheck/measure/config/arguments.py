@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from rlcheck.measure.config.document import scalar_of, value_of
 from rlcheck.measure.config.errors import ReadError
@@ -18,8 +19,7 @@ _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 _MAX_SHOWN = 200
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One option as it was typed.
 
     `key` is the table's where there is such a key, else what was typed without its dashes. `open`: why the value is

@@ -14,6 +14,7 @@ from rlcheck.measure.config.trainer import versions as trainer_versions
 from rlcheck.measure.config.trainers import trainers
 from rlcheck.measure.config.trees import flatten, has
 from rlcheck.measure.config.verl_data import defaults, versions
+from rlcheck.tables import table_text
 
 _RLTRAIN_ONLY = ("toy", "sft_warmup", "reward_model.rules", "reward_model.timeout_s", "trainer.num_cpu_ranks")
 _HYDRAS = ("hydra", "defaults")
@@ -53,12 +54,24 @@ def _names_files(value: object) -> bool:
 def _other(written: list[str]) -> str:
     """The trainer that reads files and has most of the keys WRITTEN, if that is half of them and more than verl has."""
     counts = {"": sum(key in defaults(versions()[0], "dp") for key in written)}
-    for trainer in trainers().values():
-        if trainer.documents:
-            kinds = {trainer.kind, *trainer.kinds.values(), *trainer.sections.values()} - {""}
-            counts[trainer.name] = max(_num_known(trainer.name, kind, written) for kind in kinds)
-    best = max(counts, key=lambda name: counts[name])
+    # To make keys of a table takes longer than to see in its text that it has too few of these.
+    bounds = {name: _at_most(name, written) for name, trainer in trainers().items() if trainer.documents}
+    for name in sorted(bounds, key=lambda name: -bounds[name]):
+        if bounds[name] < max(counts.values()) or bounds[name] * 2 < len(written):
+            break
+        trainer = trainers()[name]
+        kinds = {trainer.kind, *trainer.kinds.values(), *trainer.sections.values()} - {""}
+        counts[name] = max(_num_known(name, kind, written) for kind in kinds)
+    best = max(("", *bounds), key=lambda name: counts.get(name, 0))
     return best if counts[best] * 2 >= len(written) and counts[best] else ""
+
+
+def _at_most(name: str, written: list[str]) -> int:
+    """How many keys WRITTEN the table of the trainer NAME may know: those whose last name, or the one above it, ends a
+    name in its text."""
+    text = table_text(f"trainers/{name}")
+    ends = {part: f'{part}"'.encode() in text for key in written for part in key.split(".")[-2:]}
+    return sum(any(ends[part] for part in key.split(".")[-2:]) for key in written)
 
 
 def kind_of(trainer: Trainer, document: Document) -> str:

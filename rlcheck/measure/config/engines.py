@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from rlcheck.measure.config.rltrain_data import engines
 from rlcheck.measure.config.trainers import titled, trainer_of
 
 
-@dataclass(frozen=True)
-class Traits:
+class Traits(msgspec.Struct, frozen=True):
     """A rollout engine as checks and the memory model see it.
 
     has_kv_cache: as large as `gpu_memory_utilization` says, and planned for `max_model_len`.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from rlcheck.facts.config import KeyProblem, Place
 from rlcheck.measure.config.document import value_of
@@ -17,8 +18,7 @@ _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=\s~+][^=\s]*)(?P<given>\
 _MAX_SHOWN = 200
 
 
-@dataclass(frozen=True)
-class Override:
+class Override(msgspec.Struct, frozen=True):
     """One override, read. `sign` is "", "+", "++" or "~"; `group` means that it chooses a file of a config group."""
 
     text: str

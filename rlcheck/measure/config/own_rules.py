@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from importlib import metadata, util
+from importlib import util
 from typing import Any, cast
 
 import msgspec
@@ -51,6 +51,8 @@ def with_own_rules(facts: ConfigFacts, source: str, overrides: Sequence[str]) ->
 
 
 def _adapter(name: str) -> Callable[..., list[tuple[str, str, str, str]]] | None:
+    from importlib import metadata  # a tenth of the command, and rltrain's configs alone need it
+
     for entry in metadata.entry_points(group=GROUP):
         if entry.name == name:
             return cast(Callable[..., Any], entry.load())

@@ -12,6 +12,9 @@ from rlcheck.facts.config import ConfigFacts, Place
 
 # What is behind a # is a comment.
 _CODE = re.compile(r"(?:^|\s)#")
+# What is around a key: two patterns for all keys, as to compile one for each takes longer than to look for them.
+_BEGINS = re.compile(r"(?<![\w.$])(?:\+\+?|~)?\Z")
+_ENDS = re.compile(r"(?=\s*=|\s|$|['\"])")
 
 
 class Script(Struct, frozen=True):
@@ -41,15 +44,15 @@ def _key(word: str) -> str:
 def _placed(place: Place, script: Script, lines: Sequence[str]) -> Place:
     key, typed = _key(place.text), place.text.removesuffix("…")
     # An override of the command line may name a key that the script names too.
-    if (
-        place.file
-        or not place.text
-        or not any(word.startswith(key if key[:2] == "--" else typed) for word in script.words)
-    ):
+    if place.file or not key or not any(word.startswith(key if key[:2] == "--" else typed) for word in script.words):
         return place
     # The last one counts, as it does for Hydra.
-    found, written = None, re.compile(rf"(?<![\w.$])(?:\+\+?|~)?{re.escape(key)}(?=\s*=|\s|$|['\"])")
+    found = place
     for number, code in enumerate(lines, 1):
-        for match in written.finditer(code) if key in code else ():
-            found = Place(file=script.name, line=number, column=match.start() + 1, text=place.text)
-    return found or place
+        at = code.find(key)
+        while at >= 0:
+            begins = _BEGINS.search(code, max(0, at - 2), at)
+            if begins is not None and _ENDS.match(code, at + len(key)):
+                found = Place(file=script.name, line=number, column=begins.start() + 1, text=place.text)
+            at = code.find(key, at + 1)
+    return found

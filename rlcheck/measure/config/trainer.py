@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -75,8 +74,7 @@ class Refusal(NamedTuple):
     lacks: bool = False
 
 
-@dataclass(frozen=True)
-class Trainer:
+class Trainer(msgspec.Struct, frozen=True):
     """A trainer: one row of its module in `rlcheck.measure.config.trainers`.
 
     name: as `--framework` takes it; its table is `rlcheck/data/trainers/NAME.json`.
@@ -107,18 +105,18 @@ class Trainer:
     fields: Mapping[str, str]
     derive: Callable[[Config], Mapping[str, Any]]
     kind: str
-    named: Mapping[str, str] = field(default_factory=dict[str, Any])
+    named: Mapping[str, str] = {}
     lacks: frozenset[str] = frozenset()
     asserts: frozenset[str] = frozenset()
     refused: Callable[[Config, RunSpec], Iterator[Refusal]] = lambda config, spec: iter(())
     style: Literal["options", "overrides"] = "options"
-    moved: Mapping[str, str] = field(default_factory=dict[str, Any])
+    moved: Mapping[str, str] = {}
     documents: bool = False
     config_option: str = ""
-    calls: Mapping[str, Mapping[str, str] | None] = field(default_factory=dict[str, Any])
-    kinds: Mapping[str, str] = field(default_factory=dict[str, Any])
+    calls: Mapping[str, Mapping[str, str] | None] = {}
+    kinds: Mapping[str, str] = {}
     """Of a call: the kind that it shows."""
-    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    choices: Mapping[str, tuple[str, ...]] = {}
     """Of keys whose choices no table shows: those that the code compares with."""
     beside: frozenset[str] = frozenset()
     """Sections of its files that are no keys, such as the variables of `env`."""
@@ -134,7 +132,7 @@ class Trainer:
     """The word before a file of keys on its command line, of which there may be several: `@`."""
     inherits: str = ""
     """The key of a file that names the files below it, from its directory."""
-    sections: Mapping[str, str] = field(default_factory=dict[str, str])
+    sections: Mapping[str, str] = {}
     """What in its files shows the kind, a top section or `KEY=VALUE`; "": a kind that is no RL run."""
     guessed: frozenset[str] = frozenset()
     """Kinds that take keys of the user's own, too: only what is near to a key is held for a slip."""
@@ -150,8 +148,7 @@ UNKNOWN = object()
 """A field that the config leaves open."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The keys of one release for one kind of config."""
 
     version: str
@@ -159,14 +156,23 @@ class Layout:
     source: KeyTable
 
 
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")
+
+
 def row_of(keys: Mapping[str, Key], key: str) -> Key | None:
     """The row of KEY, whose numbers are `*` in the table: those of a list's items."""
-    return keys.get(key) or keys.get(re.sub(r"\.\d+(?=\.|$)", ".*", key))
+    return keys.get(key) or keys.get(_NUMBER.sub(".*", key))
 
 
 def sections_of(keys: Mapping[str, Key]) -> set[str]:
     """Keys that other keys are below."""
-    return {key[:at] for key in keys for at in (found.start() for found in re.finditer(r"\.", key))}
+    found: set[str] = set()
+    for key in keys:
+        above = key.rpartition(".")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition(".")[0]
+    return found
 
 
 def versions(name: str) -> tuple[str, ...]:

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from dataclasses import dataclass
+
+import msgspec
 
 _NVML_S = 10.0
 """A driver that starts without persistence mode takes seconds for a host of eight GPUs."""
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """A kind of GPU: its total memory as the driver's tools report it, and who says so."""
 
     name: str
@@ -37,6 +38,10 @@ def local_gpus(deadline_s: float = _NVML_S) -> tuple[Known, ...]:
 
 
 def _ask_nvml(found: list[Known]) -> None:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")  # the one that pynvml loads, whose import alone costs what it finds out
+    except OSError:
+        return
     import pynvml
 
     try:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+import msgspec
 
 from rlcheck.families import SECTIONS
 from rlcheck.measure.machine.context import ProbeContext
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """One section of the facts and the function `module:collect` that collects it.
 
     The function takes a `ProbeContext` and returns the section's value or a `Fact` of it. `deadline_s` bounds the

@@ -28,8 +28,19 @@ def mark(contents: list[Contents], wanted: set[str]) -> None:
                 record.details["damaged"] = found
 
 
+def _libraries(data: bytes) -> Iterator["re.Match[bytes]"]:
+    """The lines of libraries: of a RECORD of thousands, those alone are looked at that hold the end of such a name."""
+    place = data.find(b".so")
+    while place >= 0:
+        match = _LIBRARY.match(data, data.rfind(b"\n", 0, place))
+        if match is not None:
+            yield match
+        end = data.find(b"\n", place)
+        place = data.find(b".so", end) if end >= 0 else -1
+
+
 def _damaged(record: Record, data: bytes) -> Iterator[str]:
-    for count, match in enumerate(_LIBRARY.finditer(data)):
+    for count, match in enumerate(_libraries(data)):
         if count >= _LIMIT:
             return
         name, expected = match.group(1).decode("utf-8", "surrogateescape"), int(match.group(2))

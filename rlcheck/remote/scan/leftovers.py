@@ -37,9 +37,10 @@ def find(
             elif name.startswith("__editable__") and name.endswith("_finder.py"):
                 found += [f"{path}: {what}" for what in _dead_mapping(text(path, 1 << 20))]
     for record in records:
+        if not record.details.get("broken", "").startswith("no readable"):
+            continue
         # With its files there it is an installed package, whose record is broken: that is not to be removed.
-        has_files = any(os.path.exists(f"{record.location}/{top}") for top in tops_of(record))
-        if record.details.get("broken", "").startswith("no readable") and not has_files:
+        if not any(os.path.exists(f"{record.location}/{top}") for top in tops_of(record)):
             found.append(f"{record.info}: {record.details['broken']}")
     found += [f"{path}: package directory that no installed distribution owns" for path in unowned]
     return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 
 from . import files
 
@@ -76,6 +77,7 @@ def normalize(name: str) -> str:
     return name
 
 
+@lru_cache(maxsize=16384)
 def parse_requirement(requirement: str) -> tuple[str, tuple[str, ...], str]:
     """The normalized name, the extras asked for, and the extra that the requirement itself belongs to ("": always)."""
     match = _NAME.match(requirement)

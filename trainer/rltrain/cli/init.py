@@ -58,7 +58,7 @@ def _section(section: type[BaseModel], prefix: str, depth: int) -> Iterator[str]
 def _words(section: type[BaseModel], key: str) -> str:
     """What is said of SECTION at KEY: its place's own words, where there are some, else its docstring."""
     above, _, name = key.rpartition(".")
-    own = names.sections()[above].model_fields[name].description if above else None
+    own = names.words_of(names.sections()[above]).get(name) if above else None
     # The docstring begins with the section's own name, which is below anyway.
     words = own or re.sub(r"^(`[\w.]+`(, )?)+[.:]? ?", "", inspect.cleandoc(section.__doc__ or ""))
     return words[:1].upper() + words[1:]
@@ -69,7 +69,9 @@ def _key(key: str, name: str, depth: int) -> Iterator[str]:
     choices = [
         str(value) for kind in leaf.types if typing.get_origin(kind) is Literal for value in typing.get_args(kind)
     ]
-    words = [leaf.description.strip(), f"One of {', '.join(choices)}." if choices else ""]
+    above = key.rpartition(".")[0]
+    said = names.words_of(names.sections()[above] if above else RunConfig).get(name, "")
+    words = [said, f"One of {', '.join(choices)}." if choices else ""]
     yield from _comment(" ".join(" ".join(words).split()), depth)
     given = key in _GIVEN
     line = f"{_indent(depth)}{name}: {_value(_GIVEN[key] if given else leaf.default)}"

@@ -11,14 +11,18 @@ The doctor reads such configs too: what it says of a name is said here in the sa
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Union, cast
 
 import msgspec
 from pydantic import BaseModel
@@ -30,7 +34,10 @@ from rltrain.config.schema import RunConfig
 from rltrain.config.schema.sft import SftConfig
 from rltrain.recipes import RECIPES, SFT_RECIPES
 
-__all__ = ["RUN", "SFT", "Leaf", "Vocabulary", "aliases", "leaf_above", "leaves", "nearest", "sections", "verl_keys"]
+__all__ = [
+    "RUN", "SFT", "Leaf", "Vocabulary", "aliases", "leaf_above", "leaves", "nearest", "sections", "verl_keys",
+    "words_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,6 @@ class Leaf:
     nullable: bool
     required: bool
     default: Any
-    description: str
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,25 @@ def sections() -> Mapping[str, type[BaseModel]]:
     return RUN.sections()
 
 
+@cache
+def words_of(section: type[BaseModel]) -> Mapping[str, str]:
+    """What the source says of the fields of SECTION: the text behind each, those of its bases with them.
+
+    pydantic would parse the source of every section whenever a config is read; only `rltrain init` shows these.
+    """
+    found: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]).body
+            for field, behind in pairwise(body):
+                match field, behind:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found[name] = inspect.cleandoc(text)
+                    case _:
+                        pass
+    return found
+
+
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, Leaf | None, type[BaseModel] | None]]:
     for name, field in section.model_fields.items():
         key = f"{prefix}{name}"
@@ -126,7 +151,7 @@ def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, Leaf | N
             yield from _walk(inner, f"{key}.")
         else:
             nullable = type(None) in _alternatives(field.annotation, keep_none=True)
-            yield key, Leaf(alternatives, nullable, field.is_required(), field.default, field.description or ""), None
+            yield key, Leaf(alternatives, nullable, field.is_required(), field.default), None
 
 
 def _alternatives(annotation: Any, keep_none: bool = False) -> tuple[Any, ...]:

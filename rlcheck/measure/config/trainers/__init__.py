@@ -13,15 +13,22 @@ from rlcheck.measure.config.trainer import Trainer
 @cache
 def trainers() -> Mapping[str, Trainer]:
     """Every trainer by its name."""
-    found: list[Trainer] = [
-        import_module(f"{__name__}.{module.name}").TRAINER for module in pkgutil.iter_modules(__path__)
-    ]
-    return {trainer.name: trainer for trainer in found}
+    return {trainer.name: trainer for trainer in map(_trainer, _modules())}
 
 
 def trainer_of(framework: str) -> Trainer | None:
     """The trainer of this name; None for rltrain, verl and plain files of fields."""
-    return trainers().get(framework)
+    module = framework.replace("-", "_")
+    return _trainer(module) if module in _modules() else None
+
+
+@cache
+def _modules() -> tuple[str, ...]:
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def _trainer(module: str) -> Trainer:
+    return import_module(f"{__name__}.{module}").TRAINER
 
 
 def titled(framework: str) -> str:
