@@ -9,25 +9,28 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from mcp import Client, StdioServerParameters
 
 from rlcheck.cli.mcp import TOOLS
 from tests.conftest import ROOT, base_environ, rlcheck
 from tests.measure.resume import made
 from tests.report.test_schemas import validator
 
-SERVER = StdioServerParameters(command=sys.executable, args=["-m", "rlcheck", "mcp"], env=base_environ(), cwd=ROOT)
+if TYPE_CHECKING:  # importing the SDK takes two CPU seconds
+    from mcp import Client
 
 
 def asked(ask: Callable[[Client], Awaitable[Any]]) -> Any:
     """What ASK gets from a server of its own."""
+    from mcp import Client, StdioServerParameters
+
+    server = StdioServerParameters(command=sys.executable, args=["-m", "rlcheck", "mcp"], env=base_environ(), cwd=ROOT)
 
     async def talk() -> Any:
-        async with Client(SERVER) as client:
+        async with Client(server) as client:
             return await ask(client)
 
     return asyncio.run(asyncio.wait_for(talk(), 100))

@@ -9,12 +9,10 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-import xmlschema
 
 from rlcheck.redact import redact
 from rlcheck.report.diagnosis.report import DiagnosisReport, diagnosis_schema, make_report
 from rlcheck.report.diagnosis.text import cut
-from tests.conftest import ROOT
 from tests.diagnose.answers import (
     ANSWER,
     ANSWERS,
@@ -29,16 +27,14 @@ from tests.diagnose.answers import (
     spoiled,
 )
 from tests.report.test_hostile import ACTS, HOSTILE, outside_code, parse, starting
+from tests.report.test_schemas import junit, sarif_schema
 
-SCHEMAS = ROOT / "tests" / "fixtures" / "schemas"
-JUNIT = xmlschema.XMLSchema(str(SCHEMAS / "junit-10.xsd"))
-SARIF = jsonschema.Draft4Validator(json.loads((SCHEMAS / "sarif-2.1.0.json").read_text()))
 JSON = jsonschema.Draft202012Validator(diagnosis_schema())
 
 
 def sarif(report: DiagnosisReport) -> dict[str, Any]:
     document = json.loads(shown(report, "sarif"))
-    SARIF.validate(document)
+    sarif_schema().validate(document)
     return document["runs"][0]
 
 
@@ -138,7 +134,7 @@ def test_markdown_names_place_commands_and_source() -> None:
 def test_junit_has_a_case_for_each_diagnosis() -> None:
     def cases(report: DiagnosisReport) -> dict[str, str]:
         text = shown(report, "junit")
-        JUNIT.validate(text)
+        junit().validate(text)
         found = ElementTree.fromstring(text).iter("testcase")
         return {case.get("name", "").split()[0]: next((child.tag for child in case), "passed") for case in found}
 
@@ -173,7 +169,7 @@ def test_hostile_lines(name: str, format: str) -> None:
                 assert not ACTS.search(text), repr(ACTS.search(text))
                 parse(text, format)
             if format == "junit":
-                JUNIT.validate(text)
+                junit().validate(text)
             if format == "sarif":
                 sarif(report)
     shown(report, "text", ascii_only=True).encode("ascii")

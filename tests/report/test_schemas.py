@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-import xmlschema
 
 from rlcheck.finding import Report
 from tests.conftest import ROOT, rlcheck
@@ -17,8 +17,6 @@ from tests.report.samples import EMPTY, HEALTHY, REPORT, finding, on_two_nodes, 
 from tests.tools.schemas import DIRECTORY, facts_schema
 
 SCHEMAS = ROOT / "tests" / "fixtures" / "schemas"
-JUNIT = xmlschema.XMLSchema(str(SCHEMAS / "junit-10.xsd"))
-SARIF = jsonschema.Draft4Validator(json.loads((SCHEMAS / "sarif-2.1.0.json").read_text()))
 REPORTS = {
     "everything": REPORT,
     "healthy": HEALTHY,
@@ -28,6 +26,20 @@ REPORTS = {
     "no words": spoiled(REPORT, lambda text: ""),
     "hostile": spoiled(REPORT, lambda text: f"\x00\x1b[31m<&\"']]>\ufffe\u202e{text}"),
 }
+
+
+@cache
+def junit() -> Any:
+    """The schema of JUnit's XML."""
+    import xmlschema
+
+    return xmlschema.XMLSchema(str(SCHEMAS / "junit-10.xsd"))
+
+
+@cache
+def sarif_schema() -> Any:
+    """The schema of SARIF."""
+    return jsonschema.Draft4Validator(json.loads((SCHEMAS / "sarif-2.1.0.json").read_text()))
 
 
 def validator(name: str) -> Any:
@@ -79,13 +91,13 @@ def test_what_the_command_prints_holds_to_the_schemas(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_junit(name: str) -> None:
-    JUNIT.validate(shown(REPORTS[name], "junit"))
+    junit().validate(shown(REPORTS[name], "junit"))
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_sarif(name: str) -> None:
     document = json.loads(shown(REPORTS[name], "sarif"))
-    SARIF.validate(document)
+    sarif_schema().validate(document)
     run = document["runs"][0]
     for result in run["results"]:
         assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]

@@ -6,8 +6,9 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlcheck.facts.base import absent, known
 from rlcheck.facts.document import Facts
@@ -92,20 +93,33 @@ class Policy:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
+class _Said(NamedTuple):
+    """What answers depend on: most policies differ in their rewards and advantages alone."""
+
+    steps: int
+    seed: int
+    size: int
+    prompts: int
+    limit: int
+    skill: Callable[[float], float]
+    ends: float
+    twins: int
+
+
+class _Scored(NamedTuple):
+    """What metrics and samples depend on, beside answers."""
+
+    stated: int
+    reward: Callable[[int], Reward]
+    advantages: Callable[[Sequence[float], int], list[float]]
+    samples: int
+    every: int
+
+
 def simulate(policy: Policy, drop: Sequence[str] = (), **curves: Sequence[float] | None) -> Facts:
     """The run of POLICY, without the metrics DROP; CURVES (`__` for a slash) replaced, None: left out."""
-    chance = random.Random(policy.seed)
-    table: dict[str, list[float]] = {}
-    rows: list[SampleRow] = []
-    for step in range(1, policy.steps + 1):
-        answers = _batch(policy, (step - 1) / policy.steps, chance)
-        reward = policy.reward(step)
-        scores = [reward(answer) for answer in answers]
-        for name, value in _metrics(policy, answers, scores).items():
-            table.setdefault(name, []).append(value)
-        if (step - 1) % policy.every == 0:
-            rows += [_row(step, answer, score) for answer, score in list(zip(answers, scores, strict=True))
-                     [: policy.samples]]  # fmt: skip
+    said, scored = (kind(*(getattr(policy, name) for name in kind._fields)) for kind in (_Said, _Scored))
+    table, rows = _simulated(said, scored)
     replaced = {name.replace("__", "/"): values for name, values in curves.items()}
     whole = {name: values for name, values in {**table, **replaced}.items() if values is not None and name not in drop}
     return Facts(run=known(RunFacts(
@@ -131,7 +145,30 @@ def _settings(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _batch(policy: Policy, progress: float, chance: random.Random) -> list[Answer]:
+@cache
+def _simulated(said: _Said, scored: _Scored) -> tuple[dict[str, list[float]], list[SampleRow]]:
+    """Metrics by name, and samples."""
+    table: dict[str, list[float]] = {}
+    rows: list[SampleRow] = []
+    for step, answers in enumerate(_batches(said), 1):
+        reward = scored.reward(step)
+        scores = [reward(answer) for answer in answers]
+        for name, value in _metrics(said, scored, answers, scores).items():
+            table.setdefault(name, []).append(value)
+        if (step - 1) % scored.every == 0:
+            rows += [_row(step, answer, score) for answer, score in list(zip(answers, scores, strict=True))
+                     [: scored.samples]]  # fmt: skip
+    return table, rows
+
+
+@cache
+def _batches(policy: _Said) -> tuple[list[Answer], ...]:
+    """The answers of each step."""
+    chance = random.Random(policy.seed)
+    return tuple(_batch(policy, step / policy.steps, chance) for step in range(policy.steps))
+
+
+def _batch(policy: _Said, progress: float, chance: random.Random) -> list[Answer]:
     answers: list[Answer] = []
     for prompt in range(policy.prompts):
         truth = "".join(chance.choices("0123456789", k=4))
@@ -141,7 +178,7 @@ def _batch(policy: Policy, progress: float, chance: random.Random) -> list[Answe
     return answers
 
 
-def _answer(policy: Policy, prompt: int, truth: str, progress: float, chance: random.Random) -> Answer:
+def _answer(policy: _Said, prompt: int, truth: str, progress: float, chance: random.Random) -> Answer:
     said: list[str] = []
     for place in range(policy.limit):
         if chance.random() < policy.ends * (1.0 if place == len(truth) else 0.1):
@@ -157,9 +194,9 @@ def _row(step: int, answer: Answer, score: float) -> SampleRow:
                      ground_truth=answer.truth, reward=score, length=answer.length)  # fmt: skip
 
 
-def _metrics(policy: Policy, answers: Sequence[Answer], scores: Sequence[float]) -> dict[str, float]:
-    size = policy.size
-    advantages = policy.advantages(scores, size)
+def _metrics(said: _Said, scored: _Scored, answers: Sequence[Answer], scores: Sequence[float]) -> dict[str, float]:
+    size = said.size
+    advantages = scored.advantages(scores, size)
     groups = [scores[start : start + size] for start in range(0, len(scores), size)]
     texts = [[a.text for a in answers[start : start + size]] for start in range(0, len(answers), size)]
     pairs = sum(a == b for group in texts for i, a in enumerate(group) for b in group[i + 1 :])
@@ -169,12 +206,10 @@ def _metrics(policy: Policy, answers: Sequence[Answer], scores: Sequence[float])
         metrics |= {f"{name}/mean": fmean(values), f"{name}/max": max(values), f"{name}/min": min(values)}
     metrics["critic/advantages/std"] = _spread(advantages, 0)
     metrics["critic/score/std"] = _spread(scores, 0)
-    metrics["response_length/clip_ratio"] = fmean(length >= policy.stated for length in lengths)
+    metrics["response_length/clip_ratio"] = fmean(length >= scored.stated for length in lengths)
     metrics["train/zero_advantage_groups"] = fmean(min(group) == max(group) for group in groups)
     metrics["response/duplicate_ratio"] = pairs / (len(groups) * math.comb(size, 2))
     # All pairs of a simulated group are drawn alike, so that those without a twin give the chance of a pair.
-    free = [
-        (a, b) for group in texts for i, a in enumerate(group[policy.twins :]) for b in group[policy.twins + 1 + i :]
-    ]
+    free = [(a, b) for group in texts for i, a in enumerate(group[said.twins :]) for b in group[said.twins + 1 + i :]]
     metrics["response/duplicate_ratio_expected"] = sum(a == b for a, b in free) / max(1, len(free))
     return metrics

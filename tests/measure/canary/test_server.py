@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -29,10 +30,12 @@ from rlcheck.measure.canary import Asked, examine_canary
 from tests.conftest import base_environ
 from tests.trainer.workers.rollout.tiny import make_model
 
-pytest.importorskip("vllm")
-
-# The server starts within the first test.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    # Not imported here: that takes ten CPU seconds, and the server is a process of its own.
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed"),
+    # The server starts within the first test.
+    pytest.mark.timeout(600),
+]
 TENSOR = "model.layers.1.mlp.down_proj.weight"
 START_S = 300.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +13,13 @@ import pytest
 from rltrain.core.errors import UserError
 from rltrain.data.readers import resolve_files
 from tests.trainer.data.build import jsonl, numbered, read_rows, row
+
+
+def saved(rows: list[dict[str, Any]], directory: Path) -> None:
+    """Write ROWS as the library `datasets` saves them; importing it takes two CPU seconds."""
+    import datasets
+
+    datasets.Dataset.from_list(rows).save_to_disk(str(directory))
 
 
 def failure(path: Path) -> str:
@@ -28,7 +35,7 @@ def test_the_three_kinds_of_file_hold_the_same_rows(tmp_path: Path) -> None:
     rows = [row("copy 1", "1"), row("copy 2", "2")]
     jsonl(tmp_path / "a.jsonl", *rows)
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
+    saved(rows, tmp_path / "saved")
     places = {
         "a.jsonl": ["a.jsonl:1", "a.jsonl:2"],
         "a.parquet": ["a.parquet:row 0", "a.parquet:row 1"],
@@ -111,6 +118,8 @@ def test_broken_parquet(tmp_path: Path) -> None:
 
 
 def test_data_set_of_several_splits(tmp_path: Path) -> None:
+    import datasets
+
     part = datasets.Dataset.from_list([row()])
     datasets.DatasetDict({"train": part, "test": part}).save_to_disk(str(tmp_path / "all"))
     message = failure(tmp_path / "all")
@@ -126,7 +135,7 @@ def test_a_directory_that_is_no_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["state.json", "dataset_info.json"])
 def test_a_saved_data_set_whose_files_are_of_another_form(name: str, text: str, tmp_path: Path) -> None:
     place = tmp_path / "saved"
-    datasets.Dataset.from_list([row()]).save_to_disk(str(place))
+    saved([row()], place)
     (place / name).write_text(text)
     assert "is not a data set that datasets.save_to_disk wrote" in failure(place)
 

@@ -20,6 +20,7 @@ from rltrain.config import Loaded, Machine, RunConfig, check, load_with_notes, n
 from rltrain.config.machine import this_machine
 from rltrain.config.resolve import chosen
 from rltrain.config.schema.sft import SftConfig
+from rltrain.core.collector import collector_off
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.core.progress import Stages, screen
 from rltrain.records import run_record
@@ -179,9 +180,10 @@ def _train(config: RunConfig, directory: RunDir, console: Console, begin: float)
     # What trains takes as long to import as Ray to start, and Ray's start is spent in waiting for its processes.
     Thread(target=_import_ahead, daemon=True).start()
     with ExitStack() as stack:
-        with stages.stage("starting Ray"):
-            runtime = stack.enter_context(connect(config, directory.logs, stages.say, stages.still))
-        from rltrain.controller.session import train_session
+        with collector_off():
+            with stages.stage("starting Ray"):
+                runtime = stack.enter_context(connect(config, directory.logs, stages.say, stages.still))
+            from rltrain.controller.session import train_session
 
         return train_session(config, directory, runtime, stages, console, begin)
 

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from rltrain.cluster import guard, shield
 from rltrain.core import work
+from rltrain.core.collector import collector_off
 from rltrain.core.errors import UserError, kind_and_line
 from rltrain.core.spent import SPENT, Answered
 
@@ -96,7 +97,8 @@ class Host:
         return Answered(value, span, tuple(take_notes()) if take_notes is not None else ())
 
     def _build(self) -> None:
-        cls, args = pickle.loads(self._payload)
+        with collector_off():  # it would walk all that imports make again and again
+            cls, args = pickle.loads(self._payload)
         self._worker = cls(*args)
 
     def _guarded(self, act: Any) -> Any:

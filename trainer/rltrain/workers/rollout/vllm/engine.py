@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from rltrain.config.schema import RunConfig
+from rltrain.core.collector import collector_off
 from rltrain.core.errors import RunFailure, UserError
 from rltrain.workers.rollout.hf import check_length
 from rltrain.workers.rollout.protocol import Answer, Request, Sampling, SoFar, WakeTag
@@ -64,8 +65,9 @@ class VllmEngine:
         begun = time.perf_counter()
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.update(_ENVIRON | self._adapter.environ())
-        from vllm import LLM
-        from vllm.engine.arg_utils import EngineArgs
+        with collector_off():
+            from vllm import LLM
+            from vllm.engine.arg_utils import EngineArgs
 
         imported = time.perf_counter()
         own = options.base(self._config, self._model_dir, self._saved_weights)
