@@ -239,7 +239,7 @@ def scored(bench: Bench, name: str, model: Path | None, gpu: int, *values: str) 
 
 
 def everything(bench: Bench, share: bool) -> None:
-    """All parts in order; supervised training goes on at the same time as RL if there is a second GPU, or with SHARE."""
+    """All parts in order; supervised training goes on beside RL if there is a second GPU, or with SHARE."""
     supervised(bench)
     start = newest(bench.work / "sft")
     if start is None:

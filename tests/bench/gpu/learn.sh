@@ -4,7 +4,7 @@
 #
 #   learn.sh OUT [options of learn.py]    OUT gets record.json (figures and the curve), metrics and output of each part
 #
-# Nine minutes (LIMIT_S: 565 s) with two GPUs, or with one and --share, which halves what each gets of it. With one alone,
+# Nine minutes (LIMIT_S: 565 s) with two GPUs, or with one and --share. With one alone,
 # a second call with the same WORK does what is left.
 set -u
 mkdir -p "$1"
