@@ -1,12 +1,13 @@
 """Whether training learns: supervised, then GRPO, beside supervised training that goes on. For learn.sh.
 
-    python tests/bench/gpu/learn.py OUT [--work DIR] [--limit-s S] [--toy]
+    python tests/bench/gpu/learn.py OUT [--work DIR] [--limit-s S] [--share] [--toy]
 
 Parts, each of which is left out if WORK has it already: `sft`; `rl` to its half, ended by SIGINT, and `rl` resumed to
 its end; `continued`, supervised training that goes on from the same checkpoint for as many seconds as both RL commands
 took from their start to their end; `scored`, what that has led to on RL's held-out problems. The record is written
 after each part. Its bars: at most 0.5 before RL, at least 0.9 after it, in at most 8 minutes of RL. Exit code 1: one is
-missed, or a part has not ended in time. `--toy`: the recipes for a CPU.
+missed, or a part has not ended in time. `continued` has the second GPU, at the same time; with `--share` that of RL;
+else it comes after RL. `--toy`: the recipes for a CPU.
 """
 
 from __future__ import annotations
@@ -237,15 +238,16 @@ def scored(bench: Bench, name: str, model: Path | None, gpu: int, *values: str) 
     bench.note(name, code=code, **{key: steps[0][key] for key in SHOWN if steps and key in steps[0]})
 
 
-def everything(bench: Bench) -> None:
-    """All parts, in order; those of supervised training that goes on beside the others if there is a second GPU."""
+def everything(bench: Bench, share: bool) -> None:
+    """All parts in order; supervised training goes on beside RL if there is a second GPU, or with SHARE."""
     supervised(bench)
     start = newest(bench.work / "sft")
     if start is None:
         return
-    if num_gpus() > 1:
+    if share or num_gpus() > 1:
+        gpu = 0 if share else 1
         ended = threading.Event()
-        beside = threading.Thread(target=lambda: continued(bench, start, 1, lambda _seconds: ended.is_set()))
+        beside = threading.Thread(target=lambda: continued(bench, start, gpu, lambda _seconds: ended.is_set()))
         beside.start()
         reinforced(bench, start)
         ended.set()
@@ -286,6 +288,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--work", type=Path, default=Path("/tmp/learn"))
     parser.add_argument("--limit-s", type=float, default=565.0)
+    parser.add_argument("--share", action="store_true", help="RL and supervised training at once on one GPU")
     parser.add_argument("--toy", action="store_true", help="the recipes for a CPU")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # behind a script's `&` the commands would ignore it
@@ -296,7 +299,7 @@ def main() -> int:
     if (earlier := bench.work / "record.json").exists():
         bench.record.update(json.loads(earlier.read_text(encoding="utf-8")))
     bench.note("machine", gpus=gpu_names(), recipes=names)
-    everything(bench)
+    everything(bench, options.share)
     said = missed(bench.record)
     print("\n".join(f"missed: {line}" for line in said) or "every bar is met")
     return 1 if said else 0

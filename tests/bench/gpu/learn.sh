@@ -4,8 +4,8 @@
 #
 #   learn.sh OUT [options of learn.py]    OUT gets record.json (figures and the curve), metrics and output of each part
 #
-# Nine minutes with two GPUs (LIMIT_S: 565 s). With one, a second call with the same WORK does what is left:
-#   WORK=/tmp/learn learn.sh OUT; WORK=/tmp/learn learn.sh OUT2
+# Nine minutes (LIMIT_S: 565 s) with two GPUs, or with one and --share. With one alone,
+# a second call with the same WORK does what is left.
 set -u
 mkdir -p "$1"
 out=$(cd "$1" && pwd)

@@ -14,8 +14,8 @@ from tests.trainer.end_to_end.runs import Run, column, rltrain, training
 pytestmark = pytest.mark.timeout(1800)
 
 ONE_RANK = ("trainer.num_cpu_ranks=1", "trainer.logger=[console]")
-SHORT = ("trainer.total_epochs=3", "trainer.save_freq=384", "trainer.test_freq=-1")
-SFT_STEPS = 384
+SHORT = ("trainer.total_epochs=2", "trainer.save_freq=256", "trainer.test_freq=-1", "trainer.val_before_train=false")
+SFT_STEPS = 256
 
 
 @pytest.fixture(scope="module")
