@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -34,7 +34,9 @@ def start_weights(case: Case) -> Link:
     roles = [role for role in ("actor", "critic") if MOMENTS[role] in case.weights]
     if not roles:
         raise Unknown("; ".join(case.head.missing) or "the capsule has no weights before the step")
-    parts = [(f"the {role}", lambda role=role: held_against(case, name, role)) for role in roles]
+    parts: list[tuple[str, Callable[[], Link]]] = [
+        (f"the {role}", lambda role=role: held_against(case, name, role)) for role in roles
+    ]
     if case.head.start_step:
         parts.append(("the moments", lambda: _resumed(case, name)))
     return compare.each(name, parts)
