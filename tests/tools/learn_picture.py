@@ -48,7 +48,7 @@ def svg() -> str:
     points, rl = validated(found), found["rl"]
     axes = Axes(rl["total"])
     blind = max(one["val/reward/best_constant"] for one in rl["curve"] if "val/reward/best_constant" in one)
-    other = found["scored"]["val/reward/mean"]
+    other, other_s = found["scored"]["val/reward/mean"], found["continued"]["seconds"]
     line = " ".join(f"{axes.x(step)},{axes.y(share)}" for step, share in points)
     half, end = axes.x(rl["resumed_at"]), axes.x(axes.steps)
     parts = [
@@ -57,7 +57,7 @@ def svg() -> str:
         _text(half + 5, TOP + 12, "stopped and resumed", GREY),
         f'<line x1="{LEFT}" y1="{axes.y(points[0][1])}" x2="{end}" y2="{axes.y(other)}" stroke="{ORANGE}" '
         'stroke-width="2" stroke-dasharray="6 4"/>',
-        _text(end - 5, axes.y(other) - 8, f"supervised training for the same time: {other:.2f}", ORANGE, "end"),
+        _text(end - 5, axes.y(other) - 8, f"supervised training, {other_s:.0f} s: {other:.2f}", ORANGE, "end"),
         f'<line x1="{LEFT}" y1="{axes.y(blind)}" x2="{end}" y2="{axes.y(blind)}" stroke="{GREY}" stroke-width="2"/>',
         _text(end - 5, axes.y(blind) - 8, f"blind to the prompt: {blind:.2f}", GREY, "end"),
         f'<polyline points="{line}" fill="none" stroke="{BLUE}" stroke-width="2.5"/>',

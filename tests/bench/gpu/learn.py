@@ -279,6 +279,7 @@ def missed(record: dict[str, Any]) -> list[str]:
         f"it went on after step {rl['resumed_at']}": rl["resumed_at"] == record["rl-first"]["last_step"],
         f"{rl['shared_operands']} operands are shared": rl["shared_operands"] == 0,
         "supervised training that goes on was not scored": other is not None,
+        "supervised training had less time than RL": record.get("continued", {}).get("seconds", 0) >= rl["seconds"] - 5,
     }
     print(f"held-out pass@1: before RL {curve[0]:.3f}, after {curve[-1]:.3f}, SFT for the same time {other}")
     return [words for words, held in bars.items() if not held]
