@@ -9,7 +9,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -128,7 +128,7 @@ class Watch:
         if run.last_step != self._run.last_step or not self._moved:
             self._moved = time.monotonic() - (run.idle_s.value or 0.0)
         self._run = run
-        look = replace(self.examination, started=time.perf_counter())
+        look = msgspec.structs.replace(self.examination, started=time.perf_counter())
         report = redact(look.judge((document(run=known(run)),)), Report, os.environ)
         self._tell_news(report)
         return report

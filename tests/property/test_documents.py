@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 import traceback
@@ -92,7 +91,7 @@ def test_the_search_finds_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> No
 
     planted = check("ABC001", "t", needs=("system",), playbook="p")(fragile)
     monkeypatch.setitem(CHECKS, planted.id, planted)
-    monkeypatch.setattr(f"{__name__}.DOCTOR", dataclasses.replace(DOCTOR, checks=(*DOCTOR.checks, planted)))
+    monkeypatch.setattr(f"{__name__}.DOCTOR", msgspec.structs.replace(DOCTOR, checks=(*DOCTOR.checks, planted)))
     with pytest.raises(AssertionError, match=r"(?s)ABC001 broke.*ZeroDivisionError"):
         deque((assert_sound(with_section(machines()[0], "system", seed), ()) for seed in range(1500)), maxlen=0)
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import msgspec
+
 from rlcheck.facts.base import Missing
 from rlcheck.facts.config import KeyProblem, KeyTable, Place, RunSpec
 from rlcheck.measure.config.arguments import Option, options_of, typed_as
@@ -92,7 +94,7 @@ def read_trainer(trainer: Trainer, given: Given, *, version: str = "") -> Read:
     """
     is_partial = bool(trainer.inherits) and given.document is None
     if is_partial:  # what its file sets, nobody knows here
-        trainer = replace(trainer, derive=_says_nothing, refused=_refuses_nothing)
+        trainer = msgspec.structs.replace(trainer, derive=_says_nothing, refused=_refuses_nothing)
     if trainer.style == "overrides":
         words = [*given.words, *given.overrides]
         one = overlaid(given.document, words, given.source, trainer.config_option, given.environ)
