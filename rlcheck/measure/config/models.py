@@ -28,6 +28,8 @@ _MAX_HEADER = 100_000_000
 _MAX_JSON = 64 << 20
 # Tokens of rltrain's toy tokenizer (rltrain.toy.tokenizer), where toy.vocab_size does not pad it.
 TOY_TOKENS = 21
+TOY_SIGNS = {"add": 3}
+"""What a task's own signs add to them."""
 
 IN_CHECKPOINT = "huggingface"
 """Where a checkpoint of rltrain holds its model; rltrain takes the checkpoint for it."""
@@ -129,7 +131,8 @@ def _with(shape: _Shape, use: ModelUse) -> ModelFacts:
 def _toy(config: Config) -> dict[str, Any]:
     """Sizes of the model that rltrain makes for its toy task; none where the config asks for no such model."""
     sizes = config.pick.mapping("toy.model")
-    return {"vocab_size": config.pick.whole("toy.vocab_size") or TOY_TOKENS, **sizes} if sizes else {}
+    tokens = TOY_TOKENS + TOY_SIGNS.get(config.pick.text("toy.task") or "", 0)
+    return {"vocab_size": config.pick.whole("toy.vocab_size") or tokens, **sizes} if sizes else {}
 
 
 def _made(toy: dict[str, Any], use: ModelUse) -> Fact[ModelFacts]:

@@ -10,7 +10,7 @@ import pytest
 
 from rlcheck.facts.config import ConfigFacts, RoleSpec
 from rlcheck.measure.config import own_rules
-from rlcheck.measure.config.models import TOY_TOKENS
+from rlcheck.measure.config.models import TOY_SIGNS, TOY_TOKENS
 from rlcheck.measure.config.read import read_run
 from rlcheck.measure.config.rltrain_data import TRAINER, aliases, recipe_names
 from rltrain.config.doctor import problems
@@ -83,13 +83,15 @@ def test_there_is_one_copy_of_verls_keys_and_of_the_aliases() -> None:
 
 
 def test_the_toy_has_as_many_tokens_as_its_tokenizer() -> None:
-    from rltrain.toy.tasks import DIGITS, TASKS
+    from rltrain.toy.task import DIGITS
+    from rltrain.toy.tasks import NAMES, TASKS
 
     # Its module imports transformers, which takes seconds; the names that it adds are literals.
     literals = ast.parse((TRAINER / "toy" / "tokenizer.py").read_text())
     tuples = [ast.literal_eval(part.value) for part in literals.body if isinstance(part, ast.Assign)
               and isinstance(part.value, ast.Tuple)]  # fmt: skip
-    assert sum(len(names) for names in tuples) + len(DIGITS) + len(TASKS) == TOY_TOKENS
+    assert sum(len(names) for names in tuples) + len(DIGITS) + len(NAMES) == TOY_TOKENS
+    assert {name: len(task.symbols) for name, task in TASKS.items() if task.symbols} == TOY_SIGNS
     model = read_run("toy-ppo", ["toy.vocab_size=64"], look=False).models["actor"].value
     assert model is not None
     assert model.sizes["vocab_size"] == 64
