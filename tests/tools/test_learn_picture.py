@@ -38,7 +38,6 @@ def test_the_picture_has_the_curve_and_what_is_beside_it(monkeypatch: pytest.Mon
     assert [y for _, y in points] == sorted((y for _, y in points), reverse=True)
 
 
-@pytest.mark.skipif(not learn_picture.RECORD.exists(), reason="no record of a run on a GPU")
 def test_figures_of_the_page_are_those_of_the_record() -> None:
     found = learn_picture.record()
     rl, points = found["rl"], learn_picture.validated(found)

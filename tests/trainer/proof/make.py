@@ -165,10 +165,8 @@ class _Maker:
         correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
         weights, _ = rollout_is_weights(f["old_log_probs"], engine, mask, correction)
         kept, _ = rollout_rs_kept(f["old_log_probs"], engine, mask, correction)
-        if weights is not None:
-            f["rollout_is_weights"] = weights
-        if kept is not None:
-            f["rollout_rs_kept"] = self.hook("kept", kept)
+        f |= {} if weights is None else {"rollout_is_weights": weights}
+        f |= {} if kept is None else {"rollout_rs_kept": self.hook("kept", kept)}
 
     @property
     def learnt(self) -> Tensor:
