@@ -46,8 +46,10 @@ KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "COVE
 OF_THE_START = ("PYTHON", "LANG", "LC_", "LD_")
 """How variables begin that an interpreter reads when it starts."""
 
-EQUAL = {"RAY_worker_niceness": "0"}
-"""Ray gives its workers the lowest priority there is (15): beside other tests they would wait for all of them."""
+EQUAL = {"RAY_worker_niceness": "0", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
+"""Side by side: Ray gives its workers a priority (15) at which they wait for all other tests; threads of OpenMP wait for
+each other in a busy loop, which takes the core from the one that they wait for (measured: a step five times as long).
+"""
 os.environ |= EQUAL
 
 # Nor on how: below `nohup`, or behind a script's `&`, the commands under test would ignore these signals, too.
@@ -88,7 +90,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def base_environ(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """A plain environment in which `python -m rlcheck` runs from any directory; None in `extra` removes a variable."""
     environ = {name: os.environ[name] for name in KEPT if name in os.environ}
-    environ |= {"LANG": "C.UTF-8", "PYTHONPATH": IMPORT_PATH, "TERM": "xterm-256color"}
+    environ |= {"LANG": "C.UTF-8", "PYTHONPATH": IMPORT_PATH, "TERM": "xterm-256color"} | EQUAL
     for name, value in (extra or {}).items():
         if value is None:
             environ.pop(name, None)

@@ -50,7 +50,7 @@ def test_hf_on_a_toy() -> None:
     assert statuses["ROL007"] == "skip"
     stages, ends = report["exhibits"][:2]
     assert {"config", "first generation"} <= {row[0] for row in stages["rows"]}
-    assert ends["notes"] == ["template: <|user|>copy 1234<|assistant|>"]
+    assert ends["notes"] == ["template: <|user|>copy 1872<|assistant|>"]
 
 
 @pytest.mark.row("F20")
