@@ -47,8 +47,8 @@ OF_THE_START = ("PYTHON", "LANG", "LC_", "LD_")
 """How variables begin that an interpreter reads when it starts."""
 
 EQUAL = {"RAY_worker_niceness": "0", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
-"""Side by side: Ray gives its workers a priority (15) at which they wait for all other tests; threads of OpenMP wait for
-each other in a busy loop, which takes the core from the one that they wait for (measured: a step five times as long).
+"""For tests side by side. Ray gives its workers a priority (15) at which they wait for all others.
+OpenMP's threads wait in a busy loop, which takes the core from the one they wait for (a step took five times as long).
 """
 os.environ |= EQUAL
 
