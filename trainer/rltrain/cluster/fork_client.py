@@ -15,12 +15,15 @@ import sys
 STANDARD = (0, 1, 2)
 LONGEST = 150_000
 """Bytes of a request: what a socket takes at once."""
+OF_SETUP = ("--language=", "--serialized-runtime-env-context=")
+"""How options begin that are for Ray's script in front of a worker; none of our workers has such a context."""
 TIMEOUT_S = 120.0
 """How long the server may take to import."""
 
 
 def main(address: str, arguments: list[str]) -> None:
     """Have a worker forked that runs ARGUMENTS, a script and its arguments."""
+    arguments = [word for word in arguments if not word.startswith(OF_SETUP)]
     if not _forked(address, arguments):
         os.execv(sys.executable, [sys.executable, *arguments])
 
