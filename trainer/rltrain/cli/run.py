@@ -28,6 +28,7 @@ from rltrain.records.run_dir import RunDir, on_disk, read_steps
 
 if TYPE_CHECKING:  # it brings the whole doctor, which `--dry-run` does without
     from rltrain.cli.preflight import Preflight
+    from rltrain.cluster.fork_server import Imports
 
 PREFLIGHT_TIMEOUT_S = 20.0
 VALIDATION, HELD_OUT = "val/reward/mean", "val/loss"
@@ -182,10 +183,19 @@ def _train(config: RunConfig, directory: RunDir, console: Console, begin: float)
     with ExitStack() as stack:
         with collector_off():
             with stages.stage("starting Ray"):
-                runtime = stack.enter_context(connect(config, directory.logs, stages.say, stages.still))
+                parts = (config, directory.logs, stages.say, stages.still, _imports(config))
+                runtime = stack.enter_context(connect(*parts))
             from rltrain.controller.session import train_session
 
         return train_session(config, directory, runtime, stages, console, begin)
+
+
+def _imports(config: RunConfig) -> Imports | None:
+    from rltrain.cluster.placement import nodes_as_asked, plan
+    from rltrain.workers.imports import imports_of
+
+    placement = plan(config, nodes_as_asked(config, this_machine().num_cpus))
+    return imports_of(config, (*placement.train, *placement.rollout))
 
 
 def _import_ahead() -> None:
