@@ -62,7 +62,7 @@ def ask(address: Path, script: Path, *words: str, **environ: str) -> tuple[dict[
 
 
 def test_a_worker_is_a_copy_that_runs_what_ray_wanted(server: ForkServer, script: Path) -> None:
-    said, pid = ask(server.address, script, "--one=1", "two words", RLTRAIN_TEST="here")
+    said, pid = ask(server.address, script, "--one=1", "--language=PYTHON", "two words", RLTRAIN_TEST="here")
     assert said["imported"]
     assert said["pid"] != pid
     assert said["parent"] in {process.pid for process in server.processes}

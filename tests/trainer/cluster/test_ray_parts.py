@@ -70,3 +70,10 @@ def test_who_asks_for_what_agents_do_gets_them(asked: dict[str, Any], tmp_path: 
     commands = command_of_node(asked, None, tmp_path)
     assert "agent.py" in {Path(word).name for word in commands["--dashboard_agent_command"]}
     assert "main.py" in {Path(word).name for word in commands["--runtime_env_agent_command"]}
+
+
+def test_a_release_that_was_not_tried_starts_all_as_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "3.1.0")
+    commands = command_of_node({}, tmp_path / "socket", tmp_path)
+    assert Path(commands["--python_worker_command"][1]).name == "setup_worker.py"
+    assert "agent.py" in {Path(word).name for word in commands["--dashboard_agent_command"]}

@@ -18,6 +18,13 @@ _AGENTS = {
 }
 """Options of Ray's node (2.60) that start agents, and the services whose ports it waits for."""
 _WORKERS = "--python_worker_command="
+TRIED = ("2.60.",)
+"""Releases of Ray that were seen to run so; another starts its agents, and each worker imports for itself."""
+
+
+def is_tried() -> bool:
+    """Whether the Ray that is here is of a release in TRIED."""
+    return ray.__version__.startswith(TRIED)
 
 
 @contextmanager
@@ -31,7 +38,8 @@ def only_what_runs_need(arguments: dict[str, Any], fork_address: Path | None) ->
     kept = {"start_api_server": "include_dashboard", "start_log_monitor": "log_to_driver", "start_monitor": ""}
     node, services = ray._private.node.Node, ray._private.services
     changes = [(node, name, _start_nothing) for name, asked in kept.items() if not arguments.get(asked)]
-    if not arguments.get("runtime_env") and not arguments.get("include_dashboard"):
+    lean = not arguments.get("runtime_env") and not arguments.get("include_dashboard")
+    if lean and is_tried():
         changes.append((services, "start_ray_process", _lean(services.start_ray_process, fork_address)))
     before = [(where, name, getattr(where, name)) for where, name, _ in changes if hasattr(where, name)]
     for where, name, change in changes:

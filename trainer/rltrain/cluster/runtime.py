@@ -29,6 +29,7 @@ from rltrain.cluster.processes import (
 )
 from rltrain.cluster.ranks import Ranks
 from rltrain.cluster.ray_api import actor_on, ray
+from rltrain.cluster.ray_parts import is_tried
 from rltrain.cluster.teardown import at_once_on_signals
 from rltrain.cluster.waits import Say, Waits, silent
 from rltrain.config.schema.run import RunConfig
@@ -64,7 +65,8 @@ def connect(
     trace = timeline.writable(config.ray_kwargs.timeline_json_file)
     runtime = Runtime(logs.resolve(), say, config.trainer.shutdown_timeout_s, still)
     ray_init, on_gpu = config.ray_kwargs.ray_init, config.trainer.device == "cuda"
-    can_fork = not on_gpu and ray_start.wanted_address(ray_init) is None and not ray_init.get("runtime_env")
+    is_plain = ray_start.wanted_address(ray_init) is None and not ray_init.get("runtime_env")
+    can_fork = is_plain and not on_gpu and is_tried()
     with forking(imports if can_fork else None) as server:
         namespace, address = f"rltrain-{runtime.id}", server and server.address
         started = ray_start.start(ray_init, namespace, on_gpu, say, runtime.still, address)
