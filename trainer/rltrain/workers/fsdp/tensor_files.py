@@ -22,6 +22,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
+COMPUTED_ALIKE = ("inv_freq", "embed_scale")
+"""How names of buffers end that no file holds and that are the same however a model is made; others may be in files."""
 
 
 class TensorFiles:
@@ -72,8 +74,12 @@ def is_plain(model: PreTrainedModel) -> bool:
     """Whether transformers reads MODEL's files as they are: renames, merges, quantises nothing, keeps no other type."""
     config: PretrainedConfig = model.config
     own_types = model._keep_in_fp32_modules or model._keep_in_fp32_modules_strict
+    own_buffers = any(
+        buffer.is_floating_point() and not name.endswith(COMPUTED_ALIKE) for name, buffer in model.named_buffers()
+    )
     return not (
         own_types
+        or own_buffers
         or getattr(config, "quantization_config", None)
         or not type(model).__module__.startswith("transformers.")
         or _conversions(model)
