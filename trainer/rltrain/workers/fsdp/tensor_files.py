@@ -13,7 +13,6 @@ import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -34,14 +33,16 @@ class TensorFiles:
         index = directory / INDEX
         names = [WHOLE]
         if index.is_file():
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            names = sorted(set(weight_map.values()))
         self._files: dict[str, Path] = {}
         self._shapes: dict[str, torch.Size] = {}
         for path in (directory / name for name in names):
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118  # it is no mapping
                     self._files[name] = path
-                    self._shapes[name] = torch.Size(file.get_slice(name).get_shape())
+                    shape: list[int] = file.get_slice(name).get_shape()
+                    self._shapes[name] = torch.Size(shape)
 
     def read(self, name: str) -> Tensor:
         """The tensor NAME. Its file is mapped for as long as the tensor lives, not longer."""
@@ -99,11 +100,10 @@ def parameters_without_memory() -> Generator[None]:
     """Models that are made in the block have parameters on the meta device, and their buffers as ever."""
     register = nn.Module.register_parameter
 
-    def hollow(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:  # else it is tied
-            values: Any = parameter.data.to("meta")
-            parameter = nn.Parameter(values, parameter.requires_grad)
-        register(module, name, parameter)
+    def hollow(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and not param.is_meta:  # else it is tied
+            param = nn.Parameter(param.data.to("meta"), param.requires_grad)
+        register(self, name, param)
 
     nn.Module.register_parameter = hollow
     try:
