@@ -13,6 +13,7 @@ import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import safe_open
@@ -41,7 +42,7 @@ class TensorFiles:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118  # it is no mapping
                     self._files[name] = path
-                    shape: list[int] = file.get_slice(name).get_shape()
+                    shape = cast("list[int]", file.get_slice(name).get_shape())
                     self._shapes[name] = torch.Size(shape)
 
     def read(self, name: str) -> Tensor:
