@@ -33,7 +33,11 @@ def command_of_node(arguments: dict[str, Any], address: Path | None, tmp_path: P
     given |= {"worker_path": str(worker / "default_worker.py"), "setup_worker_path": str(worker / "setup_worker.py")}
     given |= {"object_store_memory": 1 << 28, "plasma_directory": "/dev/shm", "fallback_directory": str(tmp_path)}
     given |= {"resource_isolation_config": ray._private.resource_isolation_config.ResourceIsolationConfig(False)}
-    services.start_ray_process = lambda command, *_args, **_kwargs: seen.append(command)
+
+    def keep(command: list[str], *_args: Any, **_kwargs: Any) -> None:
+        seen.append(command)
+
+    services.start_ray_process = keep
     try:
         with only_what_runs_need(arguments, address):
             services.start_raylet(**given)
