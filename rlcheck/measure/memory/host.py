@@ -35,7 +35,7 @@ def phases(run: RunSpec, roles: Sequence[RoleMemory], engine: EngineMemory) -> l
 
 
 def _whole(role: RoleMemory) -> int:
-    """The model as rank 0 reads it, before it is spread."""
+    """The model, at most: rank 0 reads it whole where transformers has to change what stands in its files."""
     return role.parameters * BYTES.get(role.spec.sharding.model_dtype, 4)
 
 
