@@ -29,6 +29,7 @@ BY_NAME = {
     "rlcheck/report/pages/drift_plots.py": "matplotlib, where it is",
     "rlcheck/report/pages/memory_plots.py": "matplotlib, where it is",
     "trainer/rltrain/algos/advantages/__init__.py": "the estimator of a name",
+    "trainer/rltrain/cluster/fork_server.py": "what workers will need",
     "trainer/rltrain/config/engines.py": "what an engine's row names",
     "trainer/rltrain/config/paths.py": "huggingface_hub, where it is",
     "trainer/rltrain/controller/callbacks/wandb.py": "wandb, where it is",
