@@ -41,10 +41,10 @@ def only_what_runs_need(arguments: dict[str, Any], fork_address: Path | None) ->
     lean = not arguments.get("runtime_env") and not arguments.get("include_dashboard")
     if lean and is_tried():
         changes.append((services, "start_ray_process", _lean(services.start_ray_process, fork_address)))
-    before = [(where, name, getattr(where, name)) for where, name, _ in changes if hasattr(where, name)]
-    for where, name, change in changes:
-        if hasattr(where, name):
-            setattr(where, name, change)
+    here = [(where, name, change) for where, name, change in changes if getattr(where, name, None) is not None]
+    before = [(where, name, getattr(where, name)) for where, name, _ in here]
+    for where, name, change in here:
+        setattr(where, name, change)
     try:
         yield
     finally:
