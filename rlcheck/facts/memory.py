@@ -106,6 +106,8 @@ class MemoryProfile(Struct, frozen=True):
     exact: bool = True
     """False: an architecture that is not known, estimated from its declared sizes."""
     architecture: str = ""
+    not_measured: str = ""
+    """Whose runs the prediction was held against no measurement of; "": it was."""
     phases: tuple[Phase, ...] = ()
     host_phases: tuple[Phase, ...] = ()
     limits: Limits = Limits()

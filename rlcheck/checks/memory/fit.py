@@ -24,6 +24,11 @@ def _change_line(change: Change) -> str:
     return f"{change.title} ({outcome}): {' '.join(change.overrides)}"
 
 
+def _unproven(memory: MemoryProfile) -> str:
+    """The word beside a figure that no measurement stands for."""
+    return " (not measured)" if memory.not_measured else ""
+
+
 def _params(memory: MemoryProfile) -> dict[str, str]:
     best = next((change for change in memory.changes if change.fits), None)
     return {"overrides": " ".join(best.overrides)} if best is not None and best.overrides else {}
@@ -38,7 +43,8 @@ def gpu_holds_the_peak(facts: Facts) -> Verdict:
 
     Why it matters:
         The run ends with an out-of-memory error, often only after minutes of loading or in the first update.
-        An architecture that is not known is estimated from its declared sizes; then this is a warning.
+        An architecture that is not known is estimated from its declared sizes, and trainers whose runs were not
+        measured are counted from their sources; then this is a warning.
     """
     memory = need(facts.memory)
     peak = memory.peak
@@ -46,13 +52,13 @@ def gpu_holds_the_peak(facts: Facts) -> Verdict:
         return skip("no phase of this run uses a GPU")
     over = [phase for phase in memory.phases if phase.needed_bytes > memory.usable_bytes]
     if not over:
-        return passed(f"{gib(peak.num_bytes)} of {gib(memory.usable_bytes)} in {peak.name}")
-    verdict = fail if memory.exact else warn
+        return passed(f"{gib(peak.num_bytes)} of {gib(memory.usable_bytes)} in {peak.name}{_unproven(memory)}")
+    verdict = fail if memory.exact and not memory.not_measured else warn
     details = [f"{phase.name}: {gib(phase.num_bytes)}, {_who(phase)}" for phase in over[:_MAX_SHOWN]]
     details += [_change_line(change) for change in memory.changes if change.fits][:_MAX_CHANGES]
     return verdict(
         f"at most {gib(memory.usable_bytes)} on one {memory.gpu}",
-        f"{gib(peak.num_bytes)} in {peak.name}",
+        f"{gib(peak.num_bytes)} in {peak.name}{_unproven(memory)}",
         details=tuple(details),
         evidence=(evidence("memory.phases", peak.num_bytes, "prediction"),),
         params=_params(memory),
@@ -103,7 +109,8 @@ def host_holds_it(facts: Facts) -> Verdict:
         return skip("nothing is kept on the host" if peak is None else "the host's memory is not known (--host-mem)")
     if peak.num_bytes <= _HOST_TIGHT * memory.host_bytes:
         return passed(f"{gib(peak.num_bytes)} of {gib(memory.host_bytes)} in {peak.name}")
-    verdict = fail if peak.num_bytes > memory.host_bytes and memory.exact else warn
+    sure = memory.exact and not memory.not_measured
+    verdict = fail if peak.num_bytes > memory.host_bytes and sure else warn
     most = sorted(peak.owners, key=lambda owner: owner.num_bytes, reverse=True)[:_MAX_SHOWN]
     return verdict(
         f"at most {gib(_HOST_TIGHT * memory.host_bytes)} of a node's {gib(memory.host_bytes)}",
