@@ -108,6 +108,11 @@ class MemoryProfile(Struct, frozen=True):
     architecture: str = ""
     not_measured: str = ""
     """Whose runs the prediction was held against no measurement of; "": it was."""
+    mean_tokens: int = 0
+    """Prompt and response in the mean of a micro batch, up to which a run of packed rows fits; 0: at full length, or
+    not at all."""
+    longest_tokens: int = 0
+    """Prompt and response at full length, which the prediction counts with."""
     phases: tuple[Phase, ...] = ()
     host_phases: tuple[Phase, ...] = ()
     limits: Limits = Limits()
