@@ -12,6 +12,7 @@ or its git directory. COMMIT: HEAD, if none is named.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -88,10 +89,10 @@ def _git(checkout: str, *words: str) -> str:
     return subprocess.run(["git", "-C", checkout, *words], capture_output=True, text=True, check=True).stdout
 
 
-def judged(path: Path, text: str, on: Hardware) -> tuple[bool | None, str]:
+def judged(path: Path, text: str, on: Hardware, release: str) -> tuple[bool | None, str]:
     """Whether the script fits on its hardware, and the figure; None: not predicted, and why."""
     try:
-        run = read_run(str(path), [])
+        run = read_run(str(path), [], verl_version=release)
         if unknown := [problem.key for problem in run.problems if problem.kind == "unknown"]:
             return None, f"it does not start: verl {run.version} has no {unknown[0]}"
         each = min(on.gpus, _NODE)
@@ -114,12 +115,13 @@ def main(checkout: str, commits: list[str]) -> None:
     fitting, told = 0, 0
     for commit in commits:
         date = _git(checkout, "log", "-1", "--format=%h %cs", commit).strip()
-        with tempfile.TemporaryDirectory() as directory:
+        # Scripts name their configs from where they are started, which is the repository's root.
+        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
             for path in scripts(checkout, commit, Path(directory)):
                 text = path.read_text(encoding="utf-8")
                 if (on := hardware_in(path.name, text)) is None:
                     continue
-                fit, said = judged(path, text, on)
+                fit, said = judged(path, text, on, commit[1:] if commit.startswith("v") else "")
                 fitting, told = fitting + bool(fit), told + (fit is not None)
                 word = {True: "fits", False: "DOES NOT FIT", None: "not predicted"}[fit]
                 print(f"{date} {path.relative_to(directory)}: {on.gpus} x {on.gpu.name}: {word}: {said}")
