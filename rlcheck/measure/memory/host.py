@@ -15,7 +15,8 @@ from rlcheck.measure.memory.transient import BYTES
 def phases(run: RunSpec, roles: Sequence[RoleMemory], engine: EngineMemory) -> list[Phase]:
     """What the fullest node (the first, where models are read) needs, phase by phase."""
     local = run.gpus_per_node
-    num_engines = max(local // max(run.rollout.tensor_parallel, 1), 1) if run.colocated else 0
+    beside = run.colocated and not run.rollout.in_process
+    num_engines = max(local // max(run.rollout.tensor_parallel, 1), 1) if beside else 0
     processes = Owner(
         kind="context",
         num_bytes=CONSTANTS.controller_host_bytes
