@@ -98,10 +98,9 @@ def read_speeds(path: Path, tensor_parallel: int, model: object) -> Speeds:
             raise UserError(f"{file} is missing: speeds are read from a run's run.json, metrics.jsonl and clock.jsonl")
     config = _config(directory.record)
     part = config["actor_rollout_ref"]
-    theirs, named = (
-        part["rollout"]["tensor_model_parallel_size"],
-        part["model"]["path"] or (config["toy"] or {}).get("model"),
-    )
+    theirs: int = part["rollout"]["tensor_model_parallel_size"]
+    toy: dict[str, Any] = config["toy"] or {}
+    named: object = part["model"]["path"] or toy.get("model")
     if theirs != tensor_parallel:
         raise UserError(
             f"{path}: its engines have {theirs} devices each (tensor_model_parallel_size), yours {tensor_parallel}: "
@@ -120,11 +119,8 @@ def read_speeds(path: Path, tensor_parallel: int, model: object) -> Speeds:
 def _config(record: Path) -> dict[str, Any]:
     try:
         found = json.loads(record.read_text(encoding="utf-8"))["config"]
-        (
-            found["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"],
-            found["algorithm"]["max_staleness"],
-            found["toy"],
-        )
+        rollout = found["actor_rollout_ref"]["rollout"]
+        _ = rollout["tensor_model_parallel_size"], found["algorithm"]["max_staleness"], found["toy"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{record} holds no config of rltrain run; name the directory of a training run") from None
     return cast("dict[str, Any]", found)
