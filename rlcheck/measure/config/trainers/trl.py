@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlcheck.facts.config import RunSpec
-from rlcheck.measure.config.accelerate import sharding, world
 from rlcheck.measure.config.config import Config
+from rlcheck.measure.config.launchers import sharding, world
 from rlcheck.measure.config.trainer import UNKNOWN, Refusal, Trainer
 
 _FIELDS = {
