@@ -6,22 +6,16 @@ Keys of accelerate 1.15.0 (`accelerate.commands.launch`, `accelerate.utils.datac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from rlcheck.measure.config.config import Config
-from rlcheck.measure.config.document import parse
-from rlcheck.measure.config.errors import ReadError
-from rlcheck.measure.config.programs import found
-from rlcheck.measure.config.source_text import text_of
 from rlcheck.measure.config.trainer import UNKNOWN
-from rlcheck.measure.config.trees import Tree, as_tree
+from rlcheck.measure.config.trees import as_tree
 
 _KINDS = {"DEEPSPEED": "deepspeed", "FSDP": "fsdp", "MULTI_GPU": "ddp", "NO": "ddp"}
 # trl/accelerate_configs/*.yaml (huggingface/trl@f2cd577).
-_TRL = {
+NAMED = {
     "single_gpu": {"distributed_type": "NO", "num_processes": 1},
     "multi_gpu": {"distributed_type": "MULTI_GPU", "num_processes": 8},
     "fsdp1": {"distributed_type": "FSDP", "num_processes": 8, "fsdp_version": 1,
@@ -30,45 +24,7 @@ _TRL = {
     **{f"zero{stage}": {"distributed_type": "DEEPSPEED", "num_processes": 8, "zero_stage": stage}
        for stage in (1, 2, 3)},
 }  # fmt: skip
-_PARTS = ("deepspeed_config", "fsdp_config")
 _BUCKET = 500_000_000
-
-
-def launcher_file(words: Sequence[str], options: Sequence[str], directory: Path | None) -> tuple[Tree, list[str]]:
-    """What the file of the launcher says that WORDS name by one of OPTIONS, with DeepSpeed's own below `deepspeed`.
-
-    The second part says, in notes, which file is not here.
-    """
-    told = [part for word in words for part in word.split("=", 1)]
-    for option, value in pairwise(told):
-        if option not in options or value in _TRL:
-            continue
-        return _read(value, directory)
-    return {}, []
-
-
-def _read(path: str, directory: Path | None) -> tuple[Tree, list[str]]:
-    file = None if "$" in path else found(path, directory)
-    if file is None:
-        return {}, [f"{path}: the launcher's file is not here; what it says of processes and sharding is unknown"]
-    tree: Tree = dict(parse(str(file), text_of(file)).tree)
-    for part in _PARTS:
-        tree |= as_tree(tree.pop(part, None)) or {}
-    notes: list[str] = []
-    if isinstance(inner := tree.get("deepspeed_config_file"), str):
-        tree["deepspeed"], notes = deepspeed_file(inner, file.parent)
-    return tree, notes
-
-
-def deepspeed_file(path: str, directory: Path | None) -> tuple[Tree | None, list[str]]:
-    """DeepSpeed's JSON at PATH; None, and a note, where it is not here."""
-    file = None if "$" in path else found(path, directory)
-    if file is None:
-        return None, [f"{path}: DeepSpeed's file is not here; how it shares the model is unknown"]
-    try:
-        return parse(str(file), text_of(file)).tree, []
-    except ReadError as error:
-        return None, [str(error)]
 
 
 def _told(config: Config) -> dict[str, Any]:
@@ -78,7 +34,7 @@ def _told(config: Config) -> dict[str, Any]:
     options |= {word.lstrip("-"): True for word in ("--use_deepspeed", "--use_fsdp") if word in words}
     options |= config.launch
     name = str(options.get("accelerate_config", options.get("config_file", "")))
-    return {**_TRL.get(name, {}), **config.launch_file, **options}
+    return {**NAMED.get(name, {}), **config.launch_file, **options}
 
 
 def world(config: Config) -> tuple[int | None, int | None]:
@@ -115,7 +71,7 @@ def sharding(config: Config) -> dict[str, Any]:
 
 def _has_file(told: dict[str, Any]) -> bool:
     """Whether a file that is not here, or not named on the line, may say more."""
-    return str(told.get("accelerate_config", told.get("config_file", ""))) not in ("", *_TRL)
+    return str(told.get("accelerate_config", told.get("config_file", ""))) not in ("", *NAMED)
 
 
 def _fsdp(told: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 
 from rlcheck.facts.base import Fact
 from rlcheck.facts.config import ConfigFacts, KeyTable, RunSpec
-from rlcheck.measure.config import credentials, launchers, models, outputs, paths, programs
+from rlcheck.measure.config import credentials, models, outputs, paths, programs
 from rlcheck.measure.config.calls import Calls
 from rlcheck.measure.config.compose import VERLS_OWN
 from rlcheck.measure.config.config import Config
@@ -121,7 +121,7 @@ def _other(
                  is_guessed=bool(given.program), environ=environment() if look else None)  # fmt: skip
     if trainer.launcher_options:
         launched = [*given.before, *words]
-        what.launch_file, notes = launchers.launcher_file(launched, trainer.launcher_options, given.directory)
+        what.launch_file, notes = programs.launcher_file(launched, trainer.launcher_options, given.directory)
         given.notes = (*given.notes, *notes)
     found = read_trainer(trainer, what, version=version)
     return _facts(found.config, found.spec, given, look, model_shape, found)

@@ -244,14 +244,12 @@ def _rollout(config: Config, engines: int) -> dict[str, Any]:
     }
 
 
-def _roles(config: Config, together: bool) -> dict[str, Any]:
+def _sharding(config: Config) -> dict[str, Any]:
+    """How DeepSpeed places a model that learns."""
     pick = config.pick
-    n, train = pick.whole("rollout.n_samples_per_prompt", 1), pick.whole("train.batch_size", 128)
-    mini = train // n if n > 0 and train % n == 0 else UNKNOWN
-    low, high = _range(pick.raw("actor.eps_clip_low_high"))
     half = _DTYPES.get(pick.text("ds.param_dtype", "bf16"), UNKNOWN)
     summed = pick.text("ds.grad_accum_dtype")
-    sharding = {
+    return {
         "strategy": "deepspeed",
         "dtype": half,
         "model_dtype": half,
@@ -268,6 +266,14 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
         "pipeline_parallel": 1,
         "expert_parallel": 1,
     }
+
+
+def _roles(config: Config, together: bool) -> dict[str, Any]:
+    pick = config.pick
+    n, train = pick.whole("rollout.n_samples_per_prompt", 1), pick.whole("train.batch_size", 128)
+    mini = train // n if n > 0 and train % n == 0 else UNKNOWN
+    low, high = _range(pick.raw("actor.eps_clip_low_high"))
+    sharding = _sharding(config)
     found: dict[str, Any] = {
         "actor.mini_batch_size": mini,
         "critic.mini_batch_size": mini,

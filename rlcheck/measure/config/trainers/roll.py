@@ -150,6 +150,12 @@ def _derive(config: Config) -> dict[str, Any]:
         "rollout.max_model_len": settings.get("max_model_len"),
         "rollout.engine_kwargs": settings,
     }  # fmt: skip
+    return found | _roles(config)
+
+
+def _roles(config: Config) -> dict[str, Any]:
+    """Where each model is, and how it makes log-probabilities."""
+    pick, found = config.pick, dict[str, Any]()
     for role, at in (("actor", _TRAIN), ("ref", "reference"), ("critic", "critic")):
         found |= {f"{role}.sharding.{name}": value for name, value in _sharding(config, at).items()}
         found[f"{role}.infer_dynamic_batch"] = pick.flag(f"{at}.use_dynamic_batching_in_infer")
