@@ -15,8 +15,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
 from rlcheck.facts.capsule import Capsule, CapsuleRow, EngineRecord, MicroRecord, MiniRecord, Origin, Sampled
 from rltrain.algos.advantages import compute_advantages
 from rltrain.algos.aggregation import AggNormalizer, aggregate
+from rltrain.algos.bypass import correction_now
 from rltrain.algos.kl import kl_penalty
-from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
+from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs, reinforce
 from rltrain.algos.rejection import rollout_rs_kept
 from rltrain.algos.rewards import apply_kl_to_reward
 from rltrain.algos.rollout_correction import rollout_is_weights
@@ -140,6 +141,8 @@ class _Maker:
         with torch.no_grad():
             log_p, entropy = self.policy(self.actor, every)
             f["old_log_probs"], f["entropys"] = self.hook("old_log_probs", log_p), entropy
+            if plan.bypass:
+                f["old_log_probs"] = f["rollout_log_probs"] = engine = self.hook("engine", engine)
             if plan.kl_loss or plan.kl_reward:
                 f["ref_log_probs"] = self.hook("ref_log_probs", self.policy(self.reference, every)[0])
             if plan.critic:
@@ -163,6 +166,8 @@ class _Maker:
         )  # fmt: skip
         f["advantages"], f["returns"] = self.hook("advantages", adv), returns
         correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
+        if plan.bypass:
+            return
         weights, _ = rollout_is_weights(f["old_log_probs"], engine, mask, correction)
         kept, _ = rollout_rs_kept(f["old_log_probs"], engine, mask, correction)
         f |= {} if weights is None else {"rollout_is_weights": weights}
@@ -331,8 +336,8 @@ class _Maker:
         f = self.fields
         mask = self.learnt[rows]
 
-        def share(terms: Tensor) -> Tensor:
-            return aggregate(terms, mask, settings["loss_agg_mode"], normalizer)
+        def share(terms: Tensor, kept: Tensor = mask) -> Tensor:
+            return aggregate(terms, kept, settings["loss_agg_mode"], normalizer)
 
         if role == "critic":
             values = self.value(rows)
@@ -351,9 +356,15 @@ class _Maker:
             old_log_probs=f["old_log_probs"][rows],
         )
         weights = f["rollout_is_weights"][rows] if "rollout_is_weights" in f else None
+        kept, of_tokens = mask, POLICY_LOSSES[self.plan.mode]
+        if self.plan.bypass:
+            correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
+            weights, kept, _ = correction_now(log_p, f["old_log_probs"][rows], mask, correction)
+            weights = self.hook("bypass_weights", weights)
+            of_tokens = reinforce if self.plan.bypass == "reinforce" else of_tokens
         advantages = self.hook("loss_advantages", f["advantages"][rows])
         inputs = PolicyLossInputs(log_p, f["old_log_probs"][rows], advantages, mask, weights, 0.2, 0.28, 3.0)
-        terms = {"pg_loss": share(POLICY_LOSSES[self.plan.mode](inputs)[0]), "entropy_loss": share(entropy)}
+        terms = {"pg_loss": share(of_tokens(inputs)[0], kept), "entropy_loss": share(entropy)}
         loss = terms["pg_loss"] - self.hook("entropy_coeff", self.plan.entropy) * terms["entropy_loss"]
         if self.plan.kl_loss:
             terms["kl_loss"] = share(kl_penalty(log_p, f["ref_log_probs"][rows], self.plan.kl_loss, mask))
