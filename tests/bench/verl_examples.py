@@ -12,7 +12,7 @@ or its git directory. COMMIT: HEAD, if none is named.
 
 from __future__ import annotations
 
-import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -112,11 +112,12 @@ def judged(path: Path, text: str, on: Hardware, release: str) -> tuple[bool | No
 
 def main(checkout: str, commits: list[str]) -> None:
     """Print a line for each script, and how many fit."""
-    fitting, told = 0, 0
+    fitting, told, checkout, here = 0, 0, str(Path(checkout).resolve()), Path.cwd()
     for commit in commits:
         date = _git(checkout, "log", "-1", "--format=%h %cs", commit).strip()
         # Scripts name their configs from where they are started, which is the repository's root.
-        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        with tempfile.TemporaryDirectory() as directory:
+            os.chdir(directory)
             for path in scripts(checkout, commit, Path(directory)):
                 text = path.read_text(encoding="utf-8")
                 if (on := hardware_in(path.name, text)) is None:
@@ -125,6 +126,7 @@ def main(checkout: str, commits: list[str]) -> None:
                 fitting, told = fitting + bool(fit), told + (fit is not None)
                 word = {True: "fits", False: "DOES NOT FIT", None: "not predicted"}[fit]
                 print(f"{date} {path.relative_to(directory)}: {on.gpus} x {on.gpu.name}: {word}: {said}")
+            os.chdir(here)
     print(f"{fitting} of {told} that could be predicted fit on the hardware that they name")
 
 

@@ -29,7 +29,7 @@ SHAPE = shape_of(QWEN)
 PARAMETERS = SHAPE.parameters
 BUCKET = 500_000_000
 # What the configs of `tests/measure/config/trainers` leave open, and a prediction needs.
-OPEN = {
+OPEN: dict[str, tuple[str, list[str]]] = {
     "trl": ("run.sh", ["data.max_prompt_length=512"]),
     "openrlhf": ("run.sh", []),
     "skyrl": ("run.sh", []),
