@@ -18,6 +18,7 @@ BY_NAME = {
     "rlcheck/measure/config/trainers/__init__.py": "the module of each trainer",
     "rlcheck/measure/machine/python.py": "the scanner, which otherwise runs elsewhere",
     "rlcheck/measure/machine/registry.py": "the probe of a section",
+    "rlcheck/measure/run/trainer_state.py": "pyarrow, where it is",
     "rlcheck/remote/agent/boot.py": "a part of the agent, sent along",
     "rlcheck/remote/bootstrap.py": "the scanner, sent along",
     "rlcheck/remote/collectives/program.py": "a module that is sent along",

@@ -10,7 +10,7 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcheck.facts.capsule import Capsule, CapsuleRow, EngineRecord, MicroRecord, MiniRecord, Origin, Sampled
 from rltrain.algos.advantages import compute_advantages
@@ -24,6 +24,7 @@ from rltrain.algos.rollout_correction import rollout_is_weights
 from rltrain.algos.value_loss import value_loss_terms
 from rltrain.config.schema import RolloutCorrectionConfig
 from rltrain.workers.sync.checksum import checksum
+from tests.trainer.proof.parts import Value, seed_of
 from tests.trainer.proof.plan import DATA_SIZE, WIDTH, Plan, config_of, tokenizer
 
 
@@ -32,13 +33,6 @@ def make(place: Path, plan: Plan) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     return _Maker(place, plan).make()
-
-
-class _Value(nn.Module):
-    def __init__(self, config: Qwen2Config) -> None:
-        super().__init__()
-        self.backbone = Qwen2Model(config)
-        self.head = nn.ModuleDict({"linear": nn.Linear(config.hidden_size, 1)})
 
 
 class _Maker:
@@ -50,7 +44,7 @@ class _Maker:
             eos_token_id=self.tokenizer.eos_token_id, pad_token_id=0, tie_word_embeddings=True, attention_dropout=0.0,
         )  # fmt: skip
         self.actor, self.reference = Qwen2ForCausalLM(self.model_config), Qwen2ForCausalLM(self.model_config)
-        self.critic = _Value(self.model_config)
+        self.critic = Value(self.model_config)
         self.weights: dict[str, Tensor] = {}
         self.fields: dict[str, Tensor] = {}
 
@@ -95,7 +89,7 @@ class _Maker:
         self, index: int, uid: str, sample: int, messages: Any, text: str, prompt: tuple[int, ...], truth: str
     ) -> CapsuleRow:
         words = f"{self.plan.seed}/{self.plan.step}/{uid}/{sample}"
-        seed = self.hook("request_seed", int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big") >> 1)
+        seed = self.hook("request_seed", seed_of(words) >> 1)
         generator, ids, log_probs = torch.Generator().manual_seed(seed), list(prompt), list[float]()
         with torch.no_grad():
             while len(log_probs) < WIDTH and ids[-1] != self.tokenizer.eos_token_id:
@@ -277,7 +271,7 @@ class _Maker:
         for epoch in range(self.plan.epochs):
             order = list(range(size))
             if self.plan.shuffle:
-                key = _seed(f"{_seed(f'{self.plan.seed}/{role} shuffle/{self.plan.step}')}/epoch/{epoch}")
+                key = seed_of(f"{seed_of(f'{self.plan.seed}/{role} shuffle/{self.plan.step}')}/epoch/{epoch}")
                 order = torch.randperm(size, generator=torch.Generator().manual_seed(key)).tolist()
             minis += [order[start : start + each] for start in range(0, size, each)]
         assert len(minis) == count
@@ -403,7 +397,3 @@ class _Maker:
                        kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"],
                        critic=self.records["critic"],
                        engines=tuple(self.engines))  # fmt: skip
-
-
-def _seed(words: str) -> int:
-    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big")
