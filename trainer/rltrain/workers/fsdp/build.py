@@ -248,7 +248,7 @@ def shard(model: nn.Module, fsdp: FsdpConfig, ranks: Mesh, weights: Weights = FI
 
 
 def decoder_layers(backbone: nn.Module) -> list[nn.Module]:
-    """The modules that the architecture says must not be split: its decoder layers.
+    """The modules that the architecture says must not be split, but for those that share weights: its decoder layers.
 
     Raises:
         UserError: the architecture names none.
@@ -257,6 +257,13 @@ def decoder_layers(backbone: nn.Module) -> list[nn.Module]:
     names = set(backbone._no_split_modules or ())  # pyright: ignore[reportPrivateUsage]
     # `fully_shard` has put its own name before that of the class.
     found = [module for module in backbone.modules() if type(module).__name__.removeprefix("FSDP") in names]
+    owners: dict[nn.Parameter, set[nn.Module]] = {}
+    for module in backbone.modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(parameter, set()).add(module)
+    found = [
+        module for module in found if all(owners[one] <= set(module.modules()) for one in module.parameters())
+    ]  # BERT's embeddings are one, and tied to its head
     if not found:
         raise UserError(f"{type(backbone).__name__} names no decoder layers (_no_split_modules): FSDP2 cannot shard it")
     return found
