@@ -16,6 +16,7 @@ BY_NAME = {
     "rlcheck/doctor/settings.py": "tomllib, or tomli",
     "rlcheck/measure/config/toml.py": "tomllib, or tomli",
     "rlcheck/measure/config/trainers/__init__.py": "the module of each trainer",
+    "rlcheck/measure/run/trainer_state.py": "pyarrow, where it is installed",
     "rlcheck/measure/machine/python.py": "the scanner, which otherwise runs elsewhere",
     "rlcheck/measure/machine/registry.py": "the probe of a section",
     "rlcheck/measure/run/trainer_state.py": "pyarrow, where it is",

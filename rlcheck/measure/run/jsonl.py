@@ -35,7 +35,7 @@ STEP_NAMES = (
 """Under one of these a line says its step; the first that it has counts."""
 LONGEST_LINE = 100 * 2**20
 """Bytes. A longer line holds no metrics."""
-_HOPELESS_LINES = 10_000
+_HOPELESS_LINES = 200_000
 """A file without a JSON object among so many lines is some other log."""
 _KEPT = ("nonfinite", "audit")
 _NO_NUMBERS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
