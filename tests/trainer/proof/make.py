@@ -24,7 +24,7 @@ from rltrain.algos.rollout_correction import rollout_is_weights
 from rltrain.algos.value_loss import value_loss_terms
 from rltrain.config.schema import RolloutCorrectionConfig
 from rltrain.workers.sync.checksum import checksum
-from tests.trainer.proof.plan import DATA_SIZE, WIDTH, Plan, config_of, tokenizer
+from tests.trainer.proof.plan import DATA_SIZE, WIDTH, Plan, config_of, dealt, tokenizer
 
 
 def make(place: Path, plan: Plan) -> Path:
@@ -319,22 +319,13 @@ class _Maker:
                           applied=True, lr=lr, optimizer_steps=done, adam_steps=counted)  # fmt: skip
 
     def _dealt(self, rows: list[int]) -> list[list[int]]:
-        lengths, ranks = self.fields["attention_mask"].sum(-1).tolist(), self.plan.ranks
-        room = [len(rows) // ranks + (rank < len(rows) % ranks) for rank in range(ranks)]
-        shares: list[list[int]] = [[] for _ in range(ranks)]
-        for at in sorted(range(len(rows)), key=lambda at: (-lengths[rows[at]], at)):
-            rank = min(
-                (r for r in range(ranks) if len(shares[r]) < room[r]),
-                key=lambda r: (sum(lengths[rows[a]] for a in shares[r]), r),
-            )
-            shares[rank].append(at)
-        return self.hook("dealt", [[rows[at] for at in sorted(share)] for share in shares])
+        shares = dealt([self.fields["attention_mask"].sum(-1).tolist()[row] for row in rows], self.plan.ranks)
+        return self.hook("dealt", [[rows[at] for at in share] for share in shares])
 
     def _loss(
         self, role: str, model: Any, number: int, rows: list[int], normalizer: AggNormalizer, settings: Any
     ) -> dict[str, Tensor]:
-        f = self.fields
-        mask = self.learnt[rows]
+        f, mask = self.fields, self.learnt[rows]
 
         def share(terms: Tensor, kept: Tensor = mask) -> Tensor:
             return aggregate(terms, kept, settings["loss_agg_mode"], normalizer)
@@ -355,8 +346,8 @@ class _Maker:
             advantages=f["advantages"][rows],
             old_log_probs=f["old_log_probs"][rows],
         )
-        weights = f["rollout_is_weights"][rows] if "rollout_is_weights" in f else None
-        kept, of_tokens = mask, POLICY_LOSSES[self.plan.mode]
+        weights, kept, of_tokens = f.get("rollout_is_weights"), mask, POLICY_LOSSES[self.plan.mode]
+        weights = None if weights is None else weights[rows]
         if self.plan.bypass:
             correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
             weights, kept, _ = correction_now(log_p, f["old_log_probs"][rows], mask, correction)

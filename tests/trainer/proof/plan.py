@@ -94,3 +94,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
     made.chat_template = ("{% for m in messages %}<user>{{ m['content'] }}{% endfor %}"
                           "{% if add_generation_prompt %}<bot>{% endif %}")  # fmt: skip
     return made
+
+
+def dealt(lengths: list[int], ranks: int) -> list[list[int]]:
+    """Which rows of so many tokens each rank gets: the longest first, to the rank with the fewest that has room."""
+    room = [len(lengths) // ranks + (rank < len(lengths) % ranks) for rank in range(ranks)]
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    for at in sorted(range(len(lengths)), key=lambda at: (-lengths[at], at)):
+        open_to = (rank for rank in range(ranks) if len(shares[rank]) < room[rank])
+        shares[min(open_to, key=lambda rank: (sum(lengths[other] for other in shares[rank]), rank))].append(at)
+    return [sorted(share) for share in shares]
