@@ -75,7 +75,7 @@ def test_records_of_something_else(tmp_path: Path) -> None:
     place = a_run(tmp_path)
     with pytest.raises(UserError, match="its engines have 1 devices each"):
         read_speeds(place, 2, MODEL)
-    with pytest.raises(UserError, match="its model is not yours"):
+    with pytest.raises(UserError, match="its model is another toy"):
         read_speeds(place, 1, "/models/other")
     (place / "run.json").write_text('{"config": {"model": {}}}')
     with pytest.raises(UserError, match="holds no config of rltrain run"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -97,33 +96,72 @@ def read_speeds(path: Path, tensor_parallel: int, model: object) -> Speeds:
         if not file.is_file():
             raise UserError(f"{file} is missing: speeds are read from a run's run.json, metrics.jsonl and clock.jsonl")
     config = _config(directory.record)
-    part = config["actor_rollout_ref"]
-    theirs: int = part["rollout"]["tensor_model_parallel_size"]
-    toy: dict[str, Any] = config["toy"] or {}
-    named: object = part["model"]["path"] or toy.get("model")
-    if theirs != tensor_parallel:
+    rollout, theirs = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
+    if rollout.tensor_model_parallel_size != tensor_parallel:
         raise UserError(
-            f"{path}: its engines have {theirs} devices each (tensor_model_parallel_size), yours {tensor_parallel}: "
-            f"give a run with {tensor_parallel}"
+            f"{path}: its engines have {rollout.tensor_model_parallel_size} devices each (tensor_model_parallel_size), "
+            f"yours {tensor_parallel}: give a run with {tensor_parallel}"
         )
-    if named != model:
-        raise UserError(f"{path}: its model is not yours ({model}) but {named}: give a run of the same model")
-    if config["algorithm"]["max_staleness"] > 1:
+    if (theirs or (config.toy or _Toy()).model) != model:
+        raise UserError(f"{path}: its model is {theirs or 'another toy'}, and not yours: give a run of the same model")
+    if config.algorithm.max_staleness > 1:
         raise UserError(
             f"{path}: with algorithm.max_staleness above 1 engines count parts of answers; give a run with 0 or 1"
         )
-    ranks = config["trainer"]["nnodes"] * (config["trainer"]["n_gpus_per_node"] or 1)
-    return _measured(directory, config["data"]["train_batch_size"] * part["rollout"]["n"], ranks)
+    ranks = config.trainer.nnodes * (config.trainer.n_gpus_per_node or 1)
+    return _measured(directory, config.data.train_batch_size * rollout.n, ranks)
 
 
-def _config(record: Path) -> dict[str, Any]:
+class _Rollout(msgspec.Struct):
+    n: int
+    tensor_model_parallel_size: int
+
+
+class _Model(msgspec.Struct):
+    path: str | None
+
+
+class _Parts(msgspec.Struct):
+    rollout: _Rollout
+    model: _Model
+
+
+class _Algorithm(msgspec.Struct):
+    max_staleness: int = 0
+
+
+class _Data(msgspec.Struct):
+    train_batch_size: int
+
+
+class _Trainer(msgspec.Struct):
+    nnodes: int
+    n_gpus_per_node: int | None
+
+
+class _Toy(msgspec.Struct):
+    model: dict[str, Any] = {}
+
+
+class _Config(msgspec.Struct):
+    """What of a run's config says whose speeds these are."""
+
+    actor_rollout_ref: _Parts
+    algorithm: _Algorithm
+    data: _Data
+    trainer: _Trainer
+    toy: _Toy | None = None
+
+
+class _Record(msgspec.Struct):
+    config: _Config
+
+
+def _config(record: Path) -> _Config:
     try:
-        found = json.loads(record.read_text(encoding="utf-8"))["config"]
-        rollout = found["actor_rollout_ref"]["rollout"]
-        _ = rollout["tensor_model_parallel_size"], found["algorithm"]["max_staleness"], found["toy"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode(record.read_bytes(), type=_Record).config
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         raise UserError(f"{record} holds no config of rltrain run; name the directory of a training run") from None
-    return cast("dict[str, Any]", found)
 
 
 def _measured(directory: RunDir, answers: int, ranks: int) -> Speeds:
