@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from rlcheck.diagnose.blocks import Block, Cutter
 from rlcheck.diagnose.clean import log_lines, strip_escapes
 from rlcheck.diagnose.model import MAX_LINE, CondensedLog, LogLine
-from rlcheck.diagnose.needed import needed
 from rlcheck.diagnose.scan import MARKERS, Finder
 from rlcheck.diagnose.signatures import Index, pattern_of
 from rlcheck.diagnose.sources import Source, open_sources
@@ -331,11 +330,12 @@ def _watched(index: Index) -> dict[bytes, list[Signature]]:
     """What to look for and the signatures that need it; worked out once for an index."""
     if not _known or _known[0][0] is not index:
         watched: dict[bytes, list[Signature]] = {marker.encode(): [] for marker in MARKERS}
-        for signature in (signature for known in index.playbooks for signature in known.signatures):
+        for known in index.playbooks:
             # Not its literal: one that healthy logs hold, too, would have had its places before the failure comes.
-            for text in needed(signature.pattern, signature.literal):
-                if text not in MARKERS:
-                    watched.setdefault(text.encode("utf-8", "replace"), []).append(signature)
+            for signature, texts in zip(known.signatures, known.texts(), strict=True):
+                for text in texts:
+                    if text not in MARKERS:
+                        watched.setdefault(text.encode("utf-8", "replace"), []).append(signature)
         _known[:] = [(index, watched)]
     return _known[0][1]
 

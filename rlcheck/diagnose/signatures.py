@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from rlcheck.diagnose.literals import any_of
+from rlcheck.diagnose.needed import needed
 from rlcheck.facts.base import Struct
 from rlcheck.playbook import DIRECTORY, Library, PlaybookError, Relations, Signature
 
@@ -30,6 +31,12 @@ class Known(Struct, frozen=True, dict=True):
     id: str
     signatures: tuple[Signature, ...]
     relations: Relations = Relations()
+    needed: tuple[tuple[str, ...], ...] = ()
+    """For each signature, texts of which every match holds one; they take seconds to work out, so the file has them."""
+
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """Return `needed`, worked out where this is of no file."""
+        return self.needed or tuple(tuple(sorted(needed(one.pattern, one.literal))) for one in self.signatures)
 
 
 class Kept(Struct, frozen=True):
@@ -96,7 +103,8 @@ def build(library: Library) -> Index:
         PlaybookError: one of them does not hold to the schema.
     """
     books = [library.get(playbook_id) for playbook_id in library.ids()]
-    return Index(tuple(Known(book.id, book.signatures, book.relations) for book in books if book.signatures))
+    found = [Known(book.id, book.signatures, book.relations) for book in books if book.signatures]
+    return Index(tuple(msgspec.structs.replace(known, needed=known.texts()) for known in found))
 
 
 def write(path: Path) -> None:
@@ -125,8 +133,8 @@ def stamps_of(directory: Path) -> dict[str, tuple[int, int, int]]:
 
 def _code() -> str:
     """Return what tells an index that other code has written."""
-    here = Path(__file__)
-    return f"{zlib.crc32(here.read_bytes() + (_PACKAGE / 'playbook.py').read_bytes()):08x}"
+    code = (Path(__file__), Path(__file__).with_name("needed.py"), _PACKAGE / "playbook.py")
+    return f"{zlib.crc32(b''.join(path.read_bytes() for path in code)):08x}"
 
 
 def _cache() -> Path:
