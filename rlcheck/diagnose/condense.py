@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from rlcheck.diagnose.blocks import Block, Cutter
 from rlcheck.diagnose.clean import log_lines, strip_escapes
 from rlcheck.diagnose.model import MAX_LINE, CondensedLog, LogLine
 from rlcheck.diagnose.scan import MARKERS, Finder
+from rlcheck.diagnose.search import Search, usable_cores
 from rlcheck.diagnose.signatures import Index, pattern_of
 from rlcheck.diagnose.sources import Source, open_sources
 from rlcheck.playbook import Signature
@@ -94,9 +96,9 @@ class _Kept:
 class Condenser:
     """Takes a log in pieces and says at any time what of it matters so far."""
 
-    def __init__(self, watched: Mapping[bytes, Sequence[Signature]], sample: bytes) -> None:
+    def __init__(self, watched: Mapping[bytes, Sequence[Signature]], sample: bytes, num_cores: int = 1) -> None:
         self._watched = watched
-        self._finder = Finder(watched, sample)
+        self._search = Search(Finder(watched, sample), num_cores)
         self._tries = _MOST_TRIES_OF_ALL
         self._cutter = Cutter()
         self._places: dict[bytes, _Place] = {}
@@ -116,10 +118,13 @@ class Condenser:
     def feed(self, data: bytes) -> None:
         """The next bytes of the log."""
         for block in self._cutter.feed(data):
-            self._look_at(block)
+            for found in self._search.push(block):
+                self._take(*found)
 
     def lines(self) -> tuple[LogLine, ...]:
         """What is kept so far."""
+        for found in self._search.rest():
+            self._take(*found)
         kept = _Kept(_FIRST_LINES * 2, _FIRST_BYTES * 2, dict(self._first.lines), self._first.size)
         kept.lines.update(self._overflow.lines)
         for entry, spans in self._last_spans():
@@ -137,11 +142,14 @@ class Condenser:
         keys = sorted(kept.lines)
         return tuple(log_lines([key[0] for key in keys], b"\n".join(kept.lines[key] for key in keys)))
 
-    def _look_at(self, block: Block) -> None:
+    def close(self) -> None:
+        """End what helps to look through the log."""
+        self._search.close()
+
+    def _take(self, block: Block, found: Sequence[bytes], text: bytes) -> None:
         if self._open is not None:
             self._open.after, self._open = block, None
-        found, text = self._finder.find(block.data)
-        if self._finder.thrifty and not self.thrifty_from:
+        if self._search.finder.thrifty and not self.thrifty_from:
             self.thrifty_from = block.first
         spans: list[tuple[int, int]] = []
         hits: list[tuple[int, int]] = []
@@ -280,9 +288,10 @@ def _within(block: Block, spans: Sequence[tuple[int, int]]) -> list[int]:
 class Growing:
     """A log that is read bit by bit: whole while it is short, condensed from then on."""
 
-    def __init__(self, index: Index, whole: int = WHOLE) -> None:
+    def __init__(self, index: Index, whole: int = WHOLE, num_cores: int = 1) -> None:
         self._index = index
         self._whole = whole
+        self._num_cores = num_cores
         self._start: list[bytes] | None = []
         self._condenser: Condenser | None = None
         self.total_bytes = 0
@@ -297,9 +306,14 @@ class Growing:
         self._start.append(data)
         if self.total_bytes > self._whole:
             start = b"".join(self._start)
-            self._condenser = Condenser(_watched(self._index), start[-_SAMPLE:])
+            self._condenser = Condenser(_watched(self._index), start[-_SAMPLE:], self._num_cores)
             self._condenser.feed(start)
             self._start = None
+
+    def close(self) -> None:
+        """Nothing more is fed."""
+        if self._condenser is not None:
+            self._condenser.close()
 
     def state(self, name: str, problem: str = "") -> CondensedLog:
         """What the log says so far."""
@@ -348,8 +362,8 @@ def condense(source: Source, index: Index, *, whole: int = WHOLE) -> CondensedLo
         index: the signatures whose literals are looked for.
         whole: logs of at most so many bytes are kept whole.
     """
-    growing = Growing(index, whole)
-    with source.open() as reader:
+    growing = Growing(index, whole, usable_cores())
+    with source.open() as reader, closing(growing):
         for data in reader:
             growing.feed(data)
         return growing.state(source.name, reader.problem)
