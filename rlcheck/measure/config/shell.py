@@ -39,6 +39,9 @@ _ASSIGNED = re.compile(r"(?:export +|declare +(?:-\w+ +)*|local +|readonly +)*([
 # The text of a here-document.
 _HERE = re.compile(r"<<-?[ \t]*[\"']?(\w+)[\"']?[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.M | re.S)
 
+IS_LEFT_OUT = "is left out"
+"""How a note ends of words that may be any options, which nothing is known of."""
+
 
 @dataclass
 class Launch:
@@ -225,13 +228,16 @@ def _command(words: list[Word], start: int, seen: _Seen, notes: list[str]) -> La
             return None
         launch.config_name = stray[0]
     else:
-        notes += [f"{word!r} on the command line is no override and is left out" for word in stray if word.strip('$@"')]
+        strange = [word for word in stray if word.strip('$@"')]
+        notes += [f"{word!r} on the command line is no override and {IS_LEFT_OUT}" for word in strange]
     return launch
 
 
 def _left(name: str) -> str:
     if name.startswith(("(", "`")):
         return f"{name if name[0] == '`' else f'${name}'} is not run and is left as it is"
+    if name.endswith("[@]"):
+        return f"${{{name}}} is not set in the script, {IS_LEFT_OUT}"
     return f"${name.strip('{}')} is not set in the script and is left as it is"
 
 
