@@ -24,7 +24,7 @@ from rlcheck.measure.config.overlaid import inherited
 from rlcheck.measure.config.reward_file import reward_names
 from rlcheck.measure.config.rltrain import read_rltrain, recipe_file, recipe_names, rltrain_spec
 from rlcheck.measure.config.script_places import Script, placed
-from rlcheck.measure.config.shell import IS_LEFT_OUT, Launch, launch_in
+from rlcheck.measure.config.shell import Launch, launch_in, leaves_words_out
 from rlcheck.measure.config.source_text import text_of, text_of_input
 from rlcheck.measure.config.spec_file import is_spec, read_spec
 from rlcheck.measure.config.trainer import Trainer
@@ -270,8 +270,7 @@ def _spec(given: _Given, look: bool, model_shape: Path | str) -> ConfigFacts:
 def _is_open(given: _Given) -> bool:
     """Whether there are keys that nothing is known of: a program's own, or what only the shell knows."""
     is_spread = given.calls is not None and given.calls.is_spread
-    unknown = [note for note in given.notes if note.endswith(IS_LEFT_OUT) and note.lstrip("'").startswith("$")]
-    return bool(given.program) or is_spread or bool(unknown)
+    return bool(given.program) or is_spread or leaves_words_out(given.notes)
 
 
 def _facts(
