@@ -35,8 +35,8 @@ SERIAL = {
         "measure/collectives", "measure/drift", "measure/hang", "measure/machine/test_nvidia", "measure/rollout",
         "multinode", "preflight", "slurm", "tools/test_slurm_script",
     ),
-    "runs": ("trainer/cli/test_app", "trainer/controller", "trainer/end_to_end", "trainer/measure", "trainer/workers"),
-    "failures": ("trainer/cluster", "trainer/failures", "trainer/rewards"),
+    "runs": ("trainer/cli/test_app", "trainer/controller", "trainer/end_to_end", "trainer/measure"),
+    "failures": ("trainer/cluster", "trainer/failures", "trainer/rewards", "trainer/workers"),
 }  # fmt: skip
 IMPORT_PATH = os.pathsep.join((str(ROOT), str(ROOT / "trainer")))
 """Where `rlcheck`, `tests` and `rltrain` are."""

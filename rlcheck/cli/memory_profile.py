@@ -19,10 +19,12 @@ from rlcheck.facts.base import known
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
 from rlcheck.facts.memory import MeasuredMemory, MemoryProfile
+from rlcheck.measure.config.arithmetic import is_other, who
 from rlcheck.measure.machine.local_gpus import local_gpu
 from rlcheck.measure.memory.asked import gpu_named, profile_of, ram_bytes, why_no_sizes
 from rlcheck.measure.memory.gpus import parse_memory
 from rlcheck.measure.memory.predict import Gpu
+from rlcheck.measure.memory.unsaid import assumed
 
 _STAGE_S = 600.0
 _TOTAL_S = 3600.0
@@ -62,6 +64,8 @@ def _examined(request: ProfileRequest) -> Facts:
     if request.measure and (request.machine.gpu or request.machine.gpu_mem):
         raise UserError("--measure runs on this machine's GPU; leave --gpu and --gpu-mem out")
     config = _read(request)
+    if request.measure and is_other(config):
+        raise UserError(f"--measure: the doctor cannot run {who(config)}; leave --measure out")
     memory = profile_of(config, *_machine(request.machine, config))
     if request.measure:
         memory = _measured(request, config, memory)
@@ -81,7 +85,7 @@ def _read(request: ProfileRequest) -> ConfigFacts:
         raise UserError(why)
     wanted = {"nodes": request.nodes, "gpus_per_node": request.gpus_per_node}
     given = {field: value for field, value in wanted.items() if value}
-    return msgspec.structs.replace(run, spec=msgspec.structs.replace(run.spec, **given)) if given else run
+    return assumed(run, (*(f"{field}={value}" for field, value in given.items()), *request.assume))
 
 
 def _machine(machine: MachineRequest, run: ConfigFacts) -> tuple[Gpu, int]:

@@ -17,7 +17,8 @@ class Sharding(Struct, frozen=True):
     `shard_size`: GPUs that share one copy of the parameters; -1: all of the role's. `sequence_parallel` is Ulysses'.
     `offload_policy` is FSDP2's own CPU offload; `param_offload` and `optimizer_offload` move a role's state to the host
     while it is idle. `cpu_optimizer_share`: of the optimizer's state that never leaves the host, where its steps are
-    taken. It and the four parallel sizes are Megatron's.
+    taken; Megatron's and DeepSpeed's. The four parallel sizes are Megatron's. `zero_stage` and `bucket_elements` (its
+    reduce_bucket_size) are DeepSpeed's, whose `param_offload` keeps parameters on the host for good.
     """
 
     strategy: str = "fsdp2"
@@ -37,6 +38,8 @@ class Sharding(Struct, frozen=True):
     pipeline_parallel: int = 1
     context_parallel: int = 1
     expert_parallel: int = 1
+    zero_stage: int = 0
+    bucket_elements: int = 500_000_000
 
 
 class ModelUse(Struct, frozen=True):
@@ -120,7 +123,9 @@ class RoleSpec(Struct, frozen=True):
 class RolloutSpec(Struct, frozen=True):
     """The engine that generates. `memory_utilization` is a share of the GPU's total memory.
 
-    `sleeps`: it gives its memory back while the actor trains. `sync_bucket_bytes`: staging buffer of weight sync.
+    `sleeps`: it gives its memory back while the actor trains. `in_process`: it is in the process of the training rank,
+    whose context it shares; one without a cache of its own generates with the actor itself.
+    `sync_bucket_bytes`: staging buffer of weight sync.
     """
 
     name: str = "vllm"
@@ -149,6 +154,7 @@ class RolloutSpec(Struct, frozen=True):
     layered_summon: bool = False
     multi_turn: bool = False
     sync_bucket_bytes: int = 2 << 30
+    in_process: bool = False
     val_temperature: float = 0.0
     val_n: int = 1
     val_do_sample: bool = False

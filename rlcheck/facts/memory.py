@@ -106,6 +106,13 @@ class MemoryProfile(Struct, frozen=True):
     exact: bool = True
     """False: an architecture that is not known, estimated from its declared sizes."""
     architecture: str = ""
+    not_measured: str = ""
+    """Whose runs the prediction was held against no measurement of; "": it was."""
+    mean_tokens: int = 0
+    """Prompt and response in the mean of a micro batch, up to which a run of packed rows fits; 0: at full length, or
+    not at all."""
+    longest_tokens: int = 0
+    """Prompt and response at full length, which the prediction counts with."""
     phases: tuple[Phase, ...] = ()
     host_phases: tuple[Phase, ...] = ()
     limits: Limits = Limits()

@@ -81,6 +81,18 @@ def test_a_job_that_goes_on_or_was_seen_once_is_not_accused(reports: tuple[str, 
     assert rlcheck("diagnose", tmp_path).code == 0
 
 
+def test_a_job_seen_once_is_no_all_clear(tmp_path: Path) -> None:
+    culprits(tmp_path, BEHIND)
+    done = rlcheck("diagnose", tmp_path)
+    assert "[?] No error in what was read" in done.out
+    assert "not all could be judged" in done.out
+    assert "✓" not in done.out
+    assert rlcheck("diagnose", tmp_path, "--strict").code == 1
+    assert "<skipped" in rlcheck("diagnose", tmp_path, "--format", "junit").out
+    culprits(tmp_path, "")
+    assert "[✓] No error in what was read" in rlcheck("diagnose", tmp_path).out
+
+
 def test_who_is_behind_and_waits_itself_is_none(tmp_path: Path) -> None:
     """Rank 2 has not come to all: in its own group it waits for rank 3."""
     whole = differ("AllReduce", many((0, 1), 5, named=True), many((2, 3), 4, named=True))

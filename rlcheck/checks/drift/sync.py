@@ -132,7 +132,7 @@ def weights_are_of_the_last_step(facts: Facts) -> Verdict:
     grown, begun = growth(run), start(run)
     if grown.kind == "late":
         return _late(run, found, grown.behind, grown.onset, _stayed(grown), bool(grown.jumped))
-    if grown.kind == "now and then":
+    if grown.kind == "now and then" and grown.behind > 1:
         return _late(run, found, grown.behind, grown.onset, f"drift is gone only about once in {grown.behind} steps")
     return _else(found, grown, begun, "samples come from the last step's weights")
 

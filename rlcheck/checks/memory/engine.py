@@ -54,7 +54,7 @@ def cache_holds_a_sequence(facts: Facts) -> Verdict:
         return skip("this engine keeps no cache of its own")
     if memory.limits.concurrent_sequences >= 1:
         return passed(f"{memory.limits.kv_tokens:,} tokens")
-    verdict = fail if memory.exact else warn
+    verdict = fail if memory.exact and not memory.not_measured else warn
     longest = run.spec.rollout.max_model_len or _sequence(run)
     return verdict(
         f"room for one sequence of the engine's greatest length, {longest:,} tokens",
@@ -119,7 +119,7 @@ def engine_leaves_room(facts: Facts) -> Verdict:
     share, most = run.spec.rollout.memory_utilization, memory.limits.memory_utilization
     if fullest.needed_bytes <= memory.usable_bytes:
         return passed(f"{gib(fullest.num_bytes)} of {gib(memory.usable_bytes)} in {fullest.name}")
-    verdict = fail if memory.exact else warn
+    verdict = fail if memory.exact and not memory.not_measured else warn
     lower = fields.override(run, "rollout.memory_utilization", most) if 0 < most < share else ""
     residue = fullest.num_bytes - held_by(fullest, "rollout")
     return verdict(

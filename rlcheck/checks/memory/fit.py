@@ -6,10 +6,12 @@ from rlcheck.check import Verdict, check, evidence, fail, passed, skip, warn
 from rlcheck.facts.base import need
 from rlcheck.facts.document import Facts
 from rlcheck.facts.memory import Change, MemoryProfile, Phase
-from rlcheck.measure.memory.summary import TIGHT, gib, host_peak, largest, owner_name
+from rlcheck.measure.memory.summary import AWAKE, TIGHT, gib, host_peak, largest, owner_name
 
 _HOST_TIGHT = 0.9
 """Share of a node's RAM above which little is left for the page cache, data loaders and Ray's object store."""
+_SHORT = 0.1
+"""Of the full length: samples that are shorter in the mean would be too few to count on."""
 _MAX_SHOWN, _MAX_CHANGES = 4, 2
 
 
@@ -22,6 +24,11 @@ def _change_line(change: Change) -> str:
     time = f", a step takes about x {change.slowdown:.2f}" if change.slowdown > 1.005 else ""
     outcome = f"peak {gib(change.peak_bytes)}{'' if change.fits else ', still too much'}{time}"
     return f"{change.title} ({outcome}): {' '.join(change.overrides)}"
+
+
+def _unproven(memory: MemoryProfile) -> str:
+    """The word beside a figure that no measurement stands for."""
+    return " (not measured)" if memory.not_measured else ""
 
 
 def _params(memory: MemoryProfile) -> dict[str, str]:
@@ -38,7 +45,9 @@ def gpu_holds_the_peak(facts: Facts) -> Verdict:
 
     Why it matters:
         The run ends with an out-of-memory error, often only after minutes of loading or in the first update.
-        An architecture that is not known is estimated from its declared sizes; then this is a warning.
+        An architecture that is not known is estimated from its declared sizes, and trainers whose runs were not
+        measured are counted from their sources; then this is a warning. So it is where rows are packed, and the run
+        fits while samples are shorter than their limit in the mean.
     """
     memory = need(facts.memory)
     peak = memory.peak
@@ -46,13 +55,17 @@ def gpu_holds_the_peak(facts: Facts) -> Verdict:
         return skip("no phase of this run uses a GPU")
     over = [phase for phase in memory.phases if phase.needed_bytes > memory.usable_bytes]
     if not over:
-        return passed(f"{gib(peak.num_bytes)} of {gib(memory.usable_bytes)} in {peak.name}")
-    verdict = fail if memory.exact else warn
-    details = [f"{phase.name}: {gib(phase.num_bytes)}, {_who(phase)}" for phase in over[:_MAX_SHOWN]]
+        return passed(f"{gib(peak.num_bytes)} of {gib(memory.usable_bytes)} in {peak.name}{_unproven(memory)}")
+    packed = _SHORT * memory.longest_tokens <= memory.mean_tokens < memory.longest_tokens
+    packed = packed and all(phase.name not in AWAKE for phase in over)
+    verdict = fail if memory.exact and not memory.not_measured and not packed else warn
+    details = [f"it fits while samples are up to {memory.mean_tokens:,} tokens long in the mean of a micro batch; "
+               f"this is at full length, {memory.longest_tokens:,}"] if packed else []  # fmt: skip
+    details += [f"{phase.name}: {gib(phase.num_bytes)}, {_who(phase)}" for phase in over[:_MAX_SHOWN]]
     details += [_change_line(change) for change in memory.changes if change.fits][:_MAX_CHANGES]
     return verdict(
         f"at most {gib(memory.usable_bytes)} on one {memory.gpu}",
-        f"{gib(peak.num_bytes)} in {peak.name}",
+        f"{gib(peak.num_bytes)} in {peak.name}{_unproven(memory)}",
         details=tuple(details),
         evidence=(evidence("memory.phases", peak.num_bytes, "prediction"),),
         params=_params(memory),
@@ -103,7 +116,8 @@ def host_holds_it(facts: Facts) -> Verdict:
         return skip("nothing is kept on the host" if peak is None else "the host's memory is not known (--host-mem)")
     if peak.num_bytes <= _HOST_TIGHT * memory.host_bytes:
         return passed(f"{gib(peak.num_bytes)} of {gib(memory.host_bytes)} in {peak.name}")
-    verdict = fail if peak.num_bytes > memory.host_bytes and memory.exact else warn
+    sure = memory.exact and not memory.not_measured
+    verdict = fail if peak.num_bytes > memory.host_bytes and sure else warn
     most = sorted(peak.owners, key=lambda owner: owner.num_bytes, reverse=True)[:_MAX_SHOWN]
     return verdict(
         f"at most {gib(_HOST_TIGHT * memory.host_bytes)} of a node's {gib(memory.host_bytes)}",

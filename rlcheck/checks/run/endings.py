@@ -32,15 +32,21 @@ class Bound(NamedTuple):
 
 
 def bound_of(run: RunFacts) -> Bound | None:
-    """What the config says, or the length that the longest answer of every single step has; None: neither is there."""
+    """What the config says, or the length that the longest answer of every single step has; None: neither is there.
+
+    An answer that was cut is as long as allowed: where some were, the longest of the run says the limit. Trainers that
+    log every few steps write means, so that the longest answers of two lines may differ.
+    """
     stated = number_setting(run, LIMIT) or 0.0
     longest = curve_of(run, LONGEST)
     if longest is None:
         return Bound(stated, stated) if stated else None
     top = max(longest.values)
     # Lengths that happen by themselves differ: the same longest one in every step is a wall.
-    wall = len(longest.values) >= limit("steps_to_judge") and min(longest.values) == top and top > 1
-    if stated and top < stated and wall:
+    clipped = curve_of(run, CLIPPED)
+    cut = clipped is not None and max(clipped.values, default=0.0) > 0
+    wall = len(longest.values) >= limit("steps_to_judge") and (min(longest.values) == top or cut) and top > 1
+    if stated and top < stated and wall and min(longest.values) == top:
         return Bound(top, stated)
     return Bound(stated, stated) if stated else Bound(top, 0.0) if wall else None
 

@@ -132,13 +132,14 @@ def gradient_norm(facts: Facts) -> Verdict:
 def _zero(run: RunFacts, curve: Curve) -> Verdict | None:
     least = limit("least_grad_norm")
     empty = [step for step, value in zip(curve.steps, curve.values, strict=True) if abs(value) <= least]
-    if len(empty) < max(2, len(curve.values) // 2):
+    if len(empty) < max(limit("constant_steps"), len(curve.values) // 2):
         return None
     judge = fail if len(empty) == len(curve.values) else warn
     size = "exactly 0" if curve.values.count(0.0) == len(empty) else "next to nothing"
     return judge(
         "gradients that are not 0",
         f"{size} in {len(empty)} of {len(curve.values)} steps, the first is {empty[0]}",
+        headline="Gradients are zero",
         details=drawn(run, GRAD_NORM, "actor/pg_loss", "critic/advantages/max", "critic/score/mean"),
         evidence=(proof(GRAD_NORM, 0, empty[0], empty[-1]),),
         params={"empty": f"{len(empty)} of {len(curve.values)} steps"},

@@ -237,7 +237,8 @@ def _in_the_reward(run: RunFacts) -> Verdict | None:
         wrong = given > least and abs(start_of(taken)) < 0.5 * given and (slope(taken) or 0.0) < 0
         words = f"rewards above the scores, by {-start_of(taken):.3g} at first and {given:.3g} at the end"
     else:
-        wrong = together < -limit("kl_reward_correlation")
+        # A penalty of whole answers also falls when answers become shorter; what is still taken is taken.
+        wrong = together < -limit("kl_reward_correlation") and end_of(taken) < 0
         words = f"rewards that it raises, by {-end_of(taken):.3g} at the end (correlation {together:.2f}){_growth(run)}"
     if not wrong:
         return None

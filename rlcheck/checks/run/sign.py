@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown, warn
 from rlcheck.checks.run.behaviour import REWARD
 from rlcheck.checks.run.causes import DRIFT, NUMBERS, STEPS, WORK
-from rlcheck.checks.run.common import NEEDS, drawn, lacking, proof, run_of, samples_of, setting
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of, samples_of, setting
 from rlcheck.checks.run.credit import credit, outdone, truth_underpaid
 from rlcheck.checks.run.likeness import Agreement, agreements, expects_text, in_place, is_letters, judged
 from rlcheck.checks.run.trend import rank_correlation, rewards_of, rise, wobble
@@ -18,7 +18,7 @@ from rlcheck.facts.document import Facts
 from rlcheck.facts.run import Curve, RunFacts, SampleRow
 from rlcheck.measure.config.estimators import needs
 from rlcheck.measure.run.limits import limit
-from rlcheck.measure.run.look import smooth, steps_words
+from rlcheck.measure.run.look import smooth, steps_words, window
 
 _RIGHT = "rewards that rise with being right"
 _LEARN = "a policy that learns what earns more"
@@ -55,12 +55,14 @@ def right_answers_earn_more(facts: Facts) -> Verdict:
     if known is not None:
         return known
     rows = judged(samples_of(run))
-    turned = [one for window in _windows(rows) if (one := _turned(window)) is not None]
+    turned = [one for part in _windows(rows) if (one := _turned(part)) is not None]
     if turned:
         # The clearest, and of those that are about as clear the one over the most samples.
         return _fail_by_samples(run, *min(turned, key=lambda one: (round(one[0].correlation, 1), -len(one[1]))))
     mirror = _mirror(run)
     if mirror is not None and mirror.opposite >= _MIRRORED * len(mirror.steps):
+        if _learns(run, mirror.steps[0]):
+            return passed(f"the reward rises from step {mirror.steps[0]} on, in spite of advantages of another shape")
         return _fail_by_advantages(run, mirror)
     other = outdone(run) or _opposed(run) or _falls(run)
     if other is not None:
@@ -158,6 +160,13 @@ def _negative_weight(run: RunFacts) -> tuple[str, str]:
         if isinstance(weight, int | float) and weight < 0:
             return f"reward_model.rules.{place}.weight", str(weight)
     return "", ""
+
+
+def _learns(run: RunFacts, since: int) -> bool:
+    """Whether the reward rises from the step SINCE on: a policy with the wrong sign unlearns what earns more."""
+    reward = curve_of(run, *REWARD)
+    moved = rise(window(reward, since, run.last_step)) if reward is not None else None
+    return moved is not None and moved.sigmas >= limit("sigmas")
 
 
 def _mirror(run: RunFacts) -> Mirror | None:

@@ -97,6 +97,14 @@ class ProfileRequest:
     gpus_per_node: Annotated[
         int, typer.Option("--gpus-per-node", min=0, help="Plan for this many GPUs a node, whatever the config says.")
     ] = 0
+    assume: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--assume",
+            metavar="FIELD=VALUE",
+            help="Value of what the config leaves open, by rlcheck's name: data.max_prompt_length=512. Repeatable.",
+        ),
+    ] = ()
     model_shape: ModelShapeOption = ""
     framework: FrameworkOption = "auto"
     source: SourceRequest = field(default_factory=SourceRequest)

@@ -31,6 +31,8 @@ class Config:
     """Words of the command line before the trainer's own: of accelerate, torchrun, ray."""
     launch: dict[str, Any] = field(default_factory=dict[str, Any])
     """Keys that the trainer's command hands to its launcher."""
+    launch_file: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Keys of the file that the launcher was given."""
     open_keys: dict[str, str] = field(default_factory=dict[str, str])
     """Keys without a value that could be read, and why: only the shell or the program knows it, or it is none."""
     open_words: list[str] = field(default_factory=list[str])

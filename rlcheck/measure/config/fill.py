@@ -23,8 +23,8 @@ _TRIED: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Values to try a key at that has none, by its type."""
 _DTYPES = ("model_dtype", "dtype", "reduce_dtype")
-_USUAL = ("engine", "shares_actor", "own_gpus")
-"""Fields of a role that are as usual where the trainer's module does not say otherwise."""
+_USUAL = ("engine", "shares_actor", "own_gpus", "zero_stage", "bucket_elements", "in_process")
+"""Fields that are as usual where the trainer's module does not say otherwise."""
 
 
 def filled(config: Config, trainer: Trainer, keys: Mapping[str, Key]) -> tuple[RunSpec, dict[str, Missing]]:

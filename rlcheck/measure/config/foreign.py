@@ -51,6 +51,7 @@ class Given:
     is_guessed: bool = False
     environ: Mapping[str, str] | None = None
     open_keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    launch_file: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass
@@ -102,7 +103,7 @@ def read_trainer(trainer: Trainer, given: Given, *, version: str = "") -> Read:
     chosen, unsure = _version(trainer, given, version)
     found = layout(trainer.name, chosen, given.kind)
     config = Config(trainer.name, given.source, version=chosen, unsure_keys=unsure, kind=given.kind)
-    config.before = tuple(given.before)
+    config.before, config.launch_file = tuple(given.before), dict(given.launch_file)
     config.values = {key: row.default for key, row in found.keys.items() if not row.sets and not is_partial}
     if is_partial:
         config.notes.append(f"the file that {trainer.config_option} names is not here: what it sets is unknown")

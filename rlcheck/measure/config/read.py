@@ -119,6 +119,10 @@ def _other(
     )
     what = Given(given.name, kind, words, overrides, given.before, document, given.calls,
                  is_guessed=bool(given.program), environ=environment() if look else None)  # fmt: skip
+    if trainer.launcher_options:
+        launched = [*given.before, *words]
+        what.launch_file, notes = programs.launcher_file(launched, trainer.launcher_options, given.directory)
+        given.notes = (*given.notes, *notes)
     found = read_trainer(trainer, what, version=version)
     return _facts(found.config, found.spec, given, look, model_shape, found)
 

@@ -113,6 +113,8 @@ class Trainer(msgspec.Struct, frozen=True):
     moved: Mapping[str, str] = {}
     documents: bool = False
     config_option: str = ""
+    launcher_options: tuple[str, ...] = ()
+    """Options that name a file of accelerate's, on the launcher's part of the line or on its own."""
     calls: Mapping[str, Mapping[str, str] | None] = {}
     kinds: Mapping[str, str] = {}
     """Of a call: the kind that it shows."""

@@ -20,7 +20,7 @@ _MOST_FILES = 4096
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _NO_WORK = ("resource_tracker", "py-spy", "ray::IDLE", "/ray/core/src/", "/ray/_private/", "/ray/dashboard/",
             "/ray/autoscaler/", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "guard.py",
-            "ray::AgentHost", "rlcheck needs Python")  # fmt: skip
+            "fork_server", "fork_client.py", "absent_agent.py", "ray::AgentHost", "rlcheck needs Python")  # fmt: skip
 """Words of command lines that do no work of a job: Ray's own, guards, and rlcheck's agents."""
 _LAUNCHER = re.compile(
     r"(^|[ /])(torchrun|accelerate launch|deepspeed|torch[./]distributed[./](run|launch)(\.py)?)( |$)"

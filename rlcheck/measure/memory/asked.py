@@ -10,11 +10,11 @@ from rlcheck.facts.base import why_missing
 from rlcheck.facts.config import ConfigFacts, RunSpec
 from rlcheck.facts.memory import MemoryProfile
 from rlcheck.measure.config import fields
-from rlcheck.measure.config.arithmetic import is_other, who
 from rlcheck.measure.config.engines import names
 from rlcheck.measure.memory.gpus import GpuError, by_name, parse_memory
 from rlcheck.measure.memory.predict import Gpu, UnknownModelError
 from rlcheck.measure.memory.profile import profile
+from rlcheck.measure.memory.unsaid import settled
 
 _LEAST_ONE = (
     "nodes", "gpus_per_node", "data.max_prompt_length", "data.max_response_length", "data.train_batch_size",
@@ -92,9 +92,10 @@ def profile_of(run: ConfigFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
     Raises:
         AskedError: a number of the config is out of all bounds, or engine or model are not known.
     """
-    if is_other(run):
-        known = "verl, rltrain and plain files of fields"
-        raise AskedError(f"{run.source}: the memory of {who(run)} is not predicted yet; it is of {known}")
+    try:
+        run = settled(run, gpu)
+    except UnknownModelError as error:
+        raise AskedError(f"{run.source}: {error}") from None
     if why := why_no_engine(run):
         raise AskedError(why)
     for field in _LEAST_ONE:

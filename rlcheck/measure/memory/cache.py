@@ -24,6 +24,8 @@ def more_cache(run: ConfigFacts, gpu: Gpu, host_bytes: int) -> Change | None:
 
     None where it holds enough as it is, and where nothing gives more.
     """
+    if {"data.train_batch_size", "rollout.n"} & set(run.without):
+        return None
     now = predicted(run, gpu, host_bytes)
     if not 0 <= now.limits.concurrent_sequences < _enough(run):
         return None

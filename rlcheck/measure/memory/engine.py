@@ -63,6 +63,9 @@ def engine_memory(run: RunSpec, shape: Shape, gpu_bytes: int) -> EngineMemory:
     weights = shape.parameters * weight // (expert_size if shape.experts else size)
     cache_element = 1 if "fp8" in rollout.kv_cache_dtype else element
     per_token = shape.kv_per_token * cache_element / min(size, shape.kv_heads)
+    own_context = 0 if rollout.in_process else CONSTANTS.engine_context_bytes
+    if not traits_of(rollout.name).has_kv_cache and rollout.in_process:
+        return _actor_itself(run, shape, per_token)
     if not traits_of(rollout.name).has_kv_cache:
         return EngineMemory(weights, 0, 0, 0, CONSTANTS.engine_context_bytes, weights, per_token, 0)
     length = rollout.max_model_len or run.data.max_prompt_length + run.data.max_response_length
@@ -73,16 +76,28 @@ def engine_memory(run: RunSpec, shape: Shape, gpu_bytes: int) -> EngineMemory:
     graphs = 0 if rollout.enforce_eager else CONSTANTS.engine_graph_bytes_per_layer * shape.layers
     wanted = int(rollout.memory_utilization * gpu_bytes)
     cache = wanted - weights - activations - graphs
-    awake = max(wanted, weights + activations + graphs) + CONSTANTS.engine_context_bytes
+    awake = max(wanted, weights + activations + graphs) + own_context
     sleeps = rollout.sleeps and run.colocated
     return EngineMemory(
         weights=weights,
         cache=cache,
         graphs=graphs,
         activations=activations,
-        context=CONSTANTS.engine_context_bytes,
+        context=own_context,
         # A head of its own stayed on the device through vLLM 0.26's sleep, a tied one did not.
         asleep=CONSTANTS.engine_asleep_bytes + shape.head * weight // size if sleeps else awake,
         kv_bytes_per_token=per_token,
         wanted_bytes=wanted,
     )
+
+
+def _actor_itself(run: RunSpec, shape: Shape, per_token: float) -> EngineMemory:
+    """The actor generates: whole where its parameters are spread, with a cache for all samples of its GPU at once."""
+    shards, data = run.actor.sharding, run.data
+    spread = shards.strategy in ("fsdp", "fsdp2") or shards.zero_stage == 3
+    element = BYTES.get(shards.dtype, 2)
+    rows = max(data.train_batch_size * run.rollout.n // max(run.nodes * run.gpus_per_node, 1), 1)
+    cache = int(per_token * rows * (data.max_prompt_length + data.max_response_length))
+    weights = shape.parameters * element if spread else 0
+    sampler = _SAMPLER_BYTES * rows * shape.vocab
+    return EngineMemory(weights, cache, 0, sampler, 0, 0, per_token, 0)

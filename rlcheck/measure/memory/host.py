@@ -15,7 +15,8 @@ from rlcheck.measure.memory.transient import BYTES
 def phases(run: RunSpec, roles: Sequence[RoleMemory], engine: EngineMemory) -> list[Phase]:
     """What the fullest node (the first, where models are read) needs, phase by phase."""
     local = run.gpus_per_node
-    num_engines = max(local // max(run.rollout.tensor_parallel, 1), 1) if run.colocated else 0
+    beside = run.colocated and not run.rollout.in_process
+    num_engines = max(local // max(run.rollout.tensor_parallel, 1), 1) if beside else 0
     processes = Owner(
         kind="context",
         num_bytes=CONSTANTS.controller_host_bytes
@@ -35,7 +36,7 @@ def phases(run: RunSpec, roles: Sequence[RoleMemory], engine: EngineMemory) -> l
 
 
 def _whole(role: RoleMemory) -> int:
-    """The model as rank 0 reads it, before it is spread."""
+    """The model, at most: rank 0 reads it whole where transformers has to change what stands in its files."""
     return role.parameters * BYTES.get(role.spec.sharding.model_dtype, 4)
 
 

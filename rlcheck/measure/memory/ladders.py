@@ -55,7 +55,7 @@ def ladders(run: ConfigFacts) -> list[list[Step]]:
     found += [list(_sequence_parallel(spec, heads)), list(_engine_parallel(spec, heads)), list(_more_gpus(spec))]
     found += [[step] for step in _lora(spec)]
     # A setting that this framework has no key for cannot be advised.
-    typed = ([_whole(run, step) for step in ladder if all(fields.key_of(run, path) for path, _ in step.settings)]
+    typed = ([_whole(run, step) for step in ladder if all(_settable(run, path) for path, _ in step.settings)]
              for ladder in found)  # fmt: skip
     return [ladder for ladder in typed if ladder]
 
@@ -64,9 +64,13 @@ def for_cache(run: ConfigFacts) -> tuple[list[Step], list[Step]]:
     """The engine's length as the run needs it, and larger engines: what leaves more tokens for a sequence."""
     found = [_shorter(run.spec), _engine_parallel(run.spec, _heads(run))]
     shorter, parallel = (
-        [step for step in steps if all(fields.key_of(run, path) for path, _ in step.settings)] for steps in found
+        [step for step in steps if all(_settable(run, path) for path, _ in step.settings)] for steps in found
     )
     return shorter, parallel
+
+
+def _settable(run: ConfigFacts, path: str) -> bool:
+    return bool(fields.key_of(run, path)) and fields.can_set(run, path)
 
 
 def _whole(run: ConfigFacts, step: Step) -> Step:

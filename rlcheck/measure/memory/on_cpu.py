@@ -54,11 +54,11 @@ def _phases(plan: Plan) -> list[Phase]:
     bucket = min(plan.run.rollout.sync_bucket_bytes, whole)
     found.append(_phase("rollout", [*always, *states, Owner(kind="buffers", num_bytes=bucket)]))
     for role in plan.roles:
-        made = inference(pass_of(plan.run, role, True, plan.all_logits))
+        made = inference(pass_of(plan.run, role, True, plan.framework))
         found.append(_phase(READS.get(role.name, role.name), [*always, *states, *_of(role, made, ranks)]))
     for role in plan.roles:
         if role.spec.trained:
-            made = training(pass_of(plan.run, role, False, plan.all_logits))
+            made = training(pass_of(plan.run, role, False, plan.framework))
             gradients = _owner("gradients", role, role.gradients * ranks)
             found.append(_phase(f"{role.name} update", [*always, *states, gradients, *_of(role, made, ranks)]))
     return found

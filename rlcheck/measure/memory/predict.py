@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rlcheck.facts.config import ConfigFacts, RoleSpec, RunSpec
 from rlcheck.facts.memory import MemoryProfile, Owner, Phase
+from rlcheck.measure.config.arithmetic import is_other, who
 from rlcheck.measure.memory import host
 from rlcheck.measure.memory.constants import CONSTANTS
 from rlcheck.measure.memory.engine import EngineMemory, engine_memory
@@ -43,11 +44,6 @@ class Plan:
     notes: list[str] = field(default_factory=list[str])
 
     @property
-    def all_logits(self) -> bool:
-        """verl computes the distribution of every token; rltrain only those of the response."""
-        return self.framework == "verl"
-
-    @property
     def num_gpus(self) -> int:
         """Training GPUs."""
         return self.run.nodes * self.run.gpus_per_node
@@ -77,6 +73,7 @@ def predict(run: ConfigFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
         parameters={role.name: role.parameters for role in plan.roles},
         exact=all(shape.exact for shape in shapes),
         architecture=plan.policy.kind,
+        not_measured=who(run) if is_other(run) else "",
         phases=tuple(phases),
         host_phases=tuple(host.phases(plan.run, plan.roles, plan.engine)),
         notes=tuple(plan.notes),
@@ -95,8 +92,11 @@ def plan_of(run: ConfigFacts, gpu: Gpu) -> Plan:
     roles: list[RoleMemory] = []
     for role in specs:
         # LoRA's reference is its own base model, with the adapters switched off.
-        if role.name == "ref" and spec.actor.model.lora_rank and run.framework == "verl":
+        if role.name == "ref" and (role.shares_actor or (spec.actor.model.lora_rank and run.framework == "verl")):
             notes.append("the reference is the actor without its adapters: it needs no weights of its own")
+            continue
+        if role.own_gpus:
+            notes.append(f"the {role.name} has {role.own_gpus} GPUs of its own: its memory is not predicted")
             continue
         try:
             shape = _shape(run, role)
@@ -109,6 +109,8 @@ def plan_of(run: ConfigFacts, gpu: Gpu) -> Plan:
         notes.append(f"the sizes of {actor.path} are those of {actor.source}; --model-shape gives others")
     if spec.actor.sharding.strategy in MEGATRON:
         notes.append("Megatron's memory is counted from its documentation, and held against no measurement")
+    if is_other(run):
+        notes.append(f"not measured: {who(run)}'s memory is counted from its sources, and held against no run of it")
     if not policy.exact:
         notes.append(f"architecture {policy.kind or 'unnamed'} is not known: counted as Llama by its declared sizes")
     return Plan(
@@ -164,23 +166,24 @@ def _idle(plan: Plan, working: RoleMemory | None) -> list[Owner]:
 
 
 def _read(plan: Plan, role: RoleMemory, base: list[Owner]) -> Phase:
-    step = pass_of(plan.run, role, True, plan.all_logits)
+    step = pass_of(plan.run, role, True, plan.framework)
     owners = [*_idle(plan, role), *role.working(False), *_of(role, inference(step))]
     slack = _slack(plan, owners, CONSTANTS.slack_idle_bytes)
     return Phase(name=READS.get(role.name, role.name), owners=(*owners, slack, *base))
 
 
 def _updates(plan: Plan, role: RoleMemory, base: list[Owner]) -> list[Phase]:
-    step = pass_of(plan.run, role, False, plan.all_logits)
+    step = pass_of(plan.run, role, False, plan.framework)
     state = [*_idle(plan, role), *role.working(True)]
     owners = [*state, *_of(role, training(step))]
     root = step.root_bytes // step.computed * 4 if not step.adapters else CONSTANTS.slack_idle_bytes
     slack = _slack(plan, owners, int(CONSTANTS.slack_per_root * root))
     held = (slack, *base)
+    stepping = Owner(kind="buffers", num_bytes=role.step_buffers)
     name = _UPDATES[role.name]
     return [
         Phase(name=f"{name} update", owners=(*owners, *held)),
-        Phase(name=f"{name} step", owners=(*state, *held)),
+        Phase(name=f"{name} step", owners=(*state, *_of(role, [stepping]), *held)),
     ]
 
 
@@ -201,6 +204,8 @@ def _slack(plan: Plan, owners: list[Owner], growing: int) -> Owner:
 
 def _rollout_phases(plan: Plan) -> list[Phase]:
     rollout = plan.run.rollout
+    if rollout.in_process and not plan.engine.wanted_bytes:
+        return [Phase(name="rollout", owners=(*_idle(plan, None), *_base(plan)[:1], *plan.engine.awake()))]
     awake, size = plan.engine.awake(), BYTES.get(rollout.dtype, 2)
     largest = plan.policy.largest_tensor * size
     bucket = max(min(rollout.sync_bucket_bytes, plan.policy.parameters * size), largest)

@@ -19,6 +19,11 @@ RLTRAIN_BLOCK_ELEMENTS = 1 << 25
 """rltrain: logits of a block (`rltrain.workers.fsdp.fused_head`)."""
 # Bytes of an element of the logits, once more.
 _COPY = 2.0
+_FLOAT32 = 4
+_LIVE_PARAMETERS = 1_000_000_000
+"""DeepSpeed: parameters of stage 3 that are whole at a time, stage3_max_live_parameters' default."""
+RESPONSE_LOGITS = ("rltrain", "spec", "trl", "")
+"""Frameworks that compute the distribution of responses alone; verl and others compute every token's."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,12 @@ class RoleMemory:
     gradients: int
     optimizer: int
     optimizer_on_cpu: int = 0
+    weights_on_cpu: int = 0
+    gradients_on_cpu: int = 0
+    buffers: int = 0
+    """Beside gradients while they are made: what they are reduced in."""
+    step_buffers: int = 0
+    """Beside them in the optimizer's step."""
 
     @property
     def name(self) -> str:
@@ -54,7 +65,8 @@ class RoleMemory:
         shards = self.spec.sharding
         if shards.offload_policy:
             return []
-        owners = [] if shards.param_offload else [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
+        away = shards.param_offload or not self.weights
+        owners = [] if away else [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
         if self._keeps_gradients:
             owners.append(Owner(kind="gradients", role=self.name, num_bytes=self.gradients))
         if self.optimizer and not shards.optimizer_offload:
@@ -69,6 +81,8 @@ class RoleMemory:
         owners = [Owner(kind="weights", role=self.name, num_bytes=self.weights)]
         if training or self._keeps_gradients:
             owners.append(Owner(kind="gradients", role=self.name, num_bytes=self.gradients))
+        if training and self.buffers:
+            owners.append(Owner(kind="buffers", role=self.name, num_bytes=self.buffers))
         if self.optimizer and (training or not shards.optimizer_offload):
             owners.append(Owner(kind="optimizer", role=self.name, num_bytes=self.optimizer))
         return owners
@@ -79,20 +93,25 @@ class RoleMemory:
         if shards.offload_policy:
             return self.weights + self.gradients + self.optimizer
         waiting = self.optimizer if shards.optimizer_offload else 0
-        return (self.weights if shards.param_offload else 0) + waiting + self.optimizer_on_cpu
+        always = self.optimizer_on_cpu + self.weights_on_cpu + self.gradients_on_cpu
+        return (self.weights if shards.param_offload else 0) + waiting + always
 
 
 def role_memory(spec: RoleSpec, shape: Shape, num_gpus: int) -> RoleMemory:
     """The shares of ROLE's state on each of NUM_GPUS training GPUs."""
     shards = spec.sharding
-    world = shards.shard_size if 0 < shards.shard_size <= num_gpus else num_gpus
     critic = spec.name in ("critic", "reward_model")
     parameters = shape.parameters - (shape.head if critic else 0) + (shape.hidden + 1 if critic else 0)
     adapters = adapter_parameters(spec, shape)
     trained = (adapters or parameters) if spec.trained else 0
-    kept = BYTES.get(shards.model_dtype, 4)
     if shards.strategy in MEGATRON:
         return _megatron(spec, shape, num_gpus, parameters, adapters)
+    if shards.strategy == "deepspeed":
+        return _deepspeed(spec, shape, num_gpus, parameters, adapters)
+    if shards.strategy == "ddp":
+        return _replicated(spec, shape, num_gpus, parameters, adapters)
+    kept = BYTES.get(shards.model_dtype, 4)
+    world = shards.shard_size if 0 < shards.shard_size <= num_gpus else num_gpus
     # Adam's two moments are of the parameters' type.
     return RoleMemory(
         spec=spec,
@@ -134,10 +153,64 @@ def _megatron(spec: RoleSpec, shape: Shape, num_gpus: int, parameters: int, adap
     )
 
 
+def _deepspeed(spec: RoleSpec, shape: Shape, num_gpus: int, parameters: int, adapters: int) -> RoleMemory:
+    """ZeRO: a 16-bit model, float32 copies of what learns with Adam's moments, each spread as the stage says.
+
+    From deepspeed/runtime/zero/stage_1_and_2.py and stage3.py (deepspeedai/DeepSpeed@edaa722), not held against a
+    measurement. Stages from 1 on spread the optimizer, from 2 on gradients, 3 parameters; a bucket of gradients is
+    there whole while they are reduced. With the optimizer on the host, gradients of stages 2 and 3 go there in float32.
+    """
+    shards = spec.sharding
+    ranks = max(num_gpus // max(shards.tensor_parallel, 1), 1)
+    half, summed = BYTES.get(shards.dtype, 2), BYTES.get(shards.reduce_dtype, 2)
+    held = (parameters + adapters) // max(shards.tensor_parallel, 1)
+    learns = (adapters or parameters) // max(shards.tensor_parallel, 1) if spec.trained else 0
+    over = {stage: ranks if shards.zero_stage >= stage else 1 for stage in (1, 2, 3)}
+    # Without a stage, DeepSpeed's bfloat16 engine keeps no float32 copy: Adam works on the model's own weights.
+    each = 12 if shards.zero_stage or shards.dtype == "float16" else 2 * half
+    optimizer, weights, gradients = learns * each // over[1], held * half // over[3], learns * summed // over[2]
+    on_cpu = shards.cpu_optimizer_share > 0
+    away = on_cpu and shards.zero_stage >= 2
+    return RoleMemory(
+        spec=spec,
+        shape=shape,
+        parameters=parameters,
+        trained_parameters=(adapters or parameters) if spec.trained else 0,
+        world=over[3],
+        weights=0 if shards.param_offload else weights,
+        weights_on_cpu=weights if shards.param_offload else 0,
+        gradients=0 if away else gradients,
+        gradients_on_cpu=learns * _FLOAT32 // over[2] if away else 0,
+        optimizer=0 if on_cpu else optimizer,
+        optimizer_on_cpu=optimizer if on_cpu else 0,
+        buffers=shards.bucket_elements * summed if shards.zero_stage and learns else 0,
+        step_buffers=learns * _FLOAT32 // over[1] if shards.zero_stage and not on_cpu else 0,
+    )
+
+
+def _replicated(spec: RoleSpec, shape: Shape, num_gpus: int, parameters: int, adapters: int) -> RoleMemory:
+    """Everything on each GPU; torch's DistributedDataParallel reduces gradients in buckets of their own beside them."""
+    kept = BYTES.get(spec.sharding.model_dtype, 4)
+    trained = (adapters or parameters) if spec.trained else 0
+    # peft keeps adapters in float32.
+    gradients = trained * (_FLOAT32 if adapters else kept)
+    return RoleMemory(
+        spec=spec,
+        shape=shape,
+        parameters=parameters,
+        trained_parameters=trained,
+        world=1,
+        weights=parameters * kept + adapters * _FLOAT32,
+        gradients=gradients,
+        optimizer=2 * gradients,
+        buffers=gradients if num_gpus > 1 else 0,
+    )
+
+
 def adapter_parameters(spec: RoleSpec, shape: Shape) -> int:
     """Parameters that LoRA adds: rank x (inputs + outputs) of each layer that it is attached to."""
     model = spec.model
-    if not model.lora_rank or not spec.trained or spec.name != "actor":
+    if spec.name != "actor" or not spec.trained or not model.lora_rank:
         return 0
     wanted = (model.target_modules,) if isinstance(model.target_modules, str) else model.target_modules
     everything = bool({"all-linear", "all"} & set(wanted))
@@ -208,12 +281,14 @@ def distribution_of(
     return Distribution(tokens.logits, 0, (0.0 if inference else 2 * _COPY) if compiled else UNFUSED)
 
 
-def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, all_logits: bool) -> Pass:
+def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, framework: str) -> Pass:
     """The pass of ROLE that needs most."""
     spec, shards = memory.spec, memory.spec.sharding
-    tokens = tokens_of(run, spec, inference, all_logits)
+    tokens = tokens_of(run, spec, inference, framework not in RESPONSE_LOGITS)
     has_head = spec.name in ("actor", "ref")
-    made = distribution_of(spec, tokens, inference, all_logits, memory.shape.caps_logits)
+    made = distribution_of(spec, tokens, inference, framework == "verl", memory.shape.caps_logits)
+    is_live = shards.strategy == "deepspeed" and shards.zero_stage == 3
+    casts = shards.strategy == "ddp" and shards.model_dtype == "float32" != shards.dtype
     return Pass(
         shape=memory.shape,
         tokens=tokens.total,
@@ -221,12 +296,14 @@ def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, all_logits: bool)
         world=memory.world,
         kept=BYTES.get(shards.model_dtype, 4),
         computed=BYTES.get(shards.dtype, 2),
-        checkpointing=spec.model.gradient_checkpointing and not inference,
+        checkpointing=not inference and spec.model.gradient_checkpointing,
         chunk_tokens=made.chunk_tokens,
         unfused=made.unfused,
         block_elements=made.block_elements,
         has_head=has_head,
         adapters=adapter_parameters(spec, memory.shape),
-        keeps_layers=not shards.reshard_after_forward and shards.strategy in _FSDP,
-        gathers=shards.strategy not in MEGATRON,
+        keeps_layers=shards.strategy in _FSDP and not shards.reshard_after_forward,
+        gathers=shards.strategy not in (*MEGATRON, "deepspeed", "ddp"),
+        live_parameters=min(memory.parameters, _LIVE_PARAMETERS) if is_live else 0,
+        cast_parameters=memory.parameters if casts else 0,
     )

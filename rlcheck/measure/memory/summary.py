@@ -119,7 +119,8 @@ def data(memory: MemoryProfile) -> dict[str, Any]:
 
 def _defaults(memory: MemoryProfile) -> dict[str, Any]:
     """Scalar fields that the compact encoding leaves out, so that a reader finds each of them."""
-    names = ("gpu", "gpu_bytes", "usable_bytes", "host_bytes", "num_nodes", "gpus_per_node", "exact", "architecture")
+    names = ("gpu", "gpu_bytes", "usable_bytes", "host_bytes", "num_nodes", "gpus_per_node", "exact", "architecture",
+             "not_measured", "mean_tokens", "longest_tokens")  # fmt: skip
     empty: dict[str, Any] = {"phases": [], "host_phases": [], "changes": [], "measured": [], "notes": []}
     empty["more_cache"] = None
     return {**{name: getattr(memory, name) for name in names}, "parameters": {}, **empty}

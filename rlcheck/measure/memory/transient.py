@@ -45,6 +45,10 @@ class Pass:
     """FSDP does not free gathered layers after the forward pass (`reshard_after_forward: false`)."""
     gathers: bool = True
     """Parameters are gathered for their use (FSDP); Megatron's stay where they are."""
+    live_parameters: int = 0
+    """Of DeepSpeed's stage 3, which are whole at a time."""
+    cast_parameters: int = 0
+    """Whose copies of another type torch's autocast keeps through a forward pass."""
     unfused: float = UNFUSED
     """Bytes for each element of the distribution besides the logits themselves."""
     block_elements: int = 0
@@ -57,10 +61,15 @@ class Pass:
         return elements * self.computed if self.gathers else 0
 
     @property
+    def cast_bytes(self) -> int:
+        """Copies that autocast made of weights."""
+        return self.cast_parameters * self.computed
+
+    @property
     def gathered_bytes(self) -> int:
         """Layers that are whole at a time: the one in use and the one being fetched."""
         if not self.gathers:
-            return 0
+            return self.live_parameters * self.computed
         layer = max(self.shape.layer_parameters, self.shape.dense_layer_parameters) * self.computed
         return layer * (self.shape.layers if self.keeps_layers else min(2, self.shape.layers))
 
@@ -96,11 +105,12 @@ def inference(step: Pass) -> list[Owner]:
     shape = step.shape
     work = step.computed * step.tokens * (3 * _active_wide(shape) + 2 * shape.hidden)
     logits, distribution = _logits(step)
-    found = [Owner(kind="unsharded", num_bytes=step.root_bytes + (0 if step.logit_tokens else step.gathered_bytes))]
+    root = step.root_bytes + step.cast_bytes
+    found = [Owner(kind="unsharded", num_bytes=root + (0 if step.logit_tokens else step.gathered_bytes))]
     if step.logit_tokens and logits + distribution > work + step.gathered_bytes:
         return [*found, Owner(kind="logits", num_bytes=int(logits + distribution))]
     if step.logit_tokens:
-        found[0] = Owner(kind="unsharded", num_bytes=step.root_bytes + step.gathered_bytes)
+        found[0] = Owner(kind="unsharded", num_bytes=root + step.gathered_bytes)
     return [*found, Owner(kind="activations", num_bytes=int(work))]
 
 
@@ -157,8 +167,9 @@ def _at_logits(step: Pass) -> list[Owner]:
         chunks = max(-(-step.logit_tokens // step.chunk_tokens), 1)
         logits = max(logits * (1 + (chunks - 1) / chunks) + distribution, 2 * logits)
         distribution = 0.0
+    kept = step.gathered_bytes if step.keeps_layers or step.live_parameters else 0
     return [
-        Owner(kind="unsharded", num_bytes=step.root_bytes + (step.gathered_bytes if step.keeps_layers else 0)),
+        Owner(kind="unsharded", num_bytes=step.root_bytes + step.cast_bytes + kept),
         Owner(kind="activations", num_bytes=int(_saved(step) + _tail(step))),
         Owner(kind="logits", num_bytes=int(logits + distribution)),
     ]
@@ -171,13 +182,15 @@ def _in_layers(step: Pass) -> list[Owner]:
     once = layer_bytes_per_token(shape, step.computed) * step.tokens if step.checkpointing else 0.0
     once += _adapter_bytes(step) / shape.layers if step.checkpointing else 0.0
     work = 2 * step.computed * step.tokens * _active_wide(shape)
+    # Checkpointing casts a layer's weights again in its backward pass, when the forward pass's copies are gone.
+    cast = 0 if step.checkpointing else step.cast_bytes
     buffers = 0.0
     if not step.adapters and step.gathers:
         head = shape.vocab * shape.hidden * step.computed if step.has_head else 0
         # A layer's gradients as computed, and in float32 on their way to the shards.
         buffers = head + layer * (step.computed + _FLOAT32 + _FLOAT32 / step.world)
     return [
-        Owner(kind="unsharded", num_bytes=step.root_bytes + step.gathered_bytes),
+        Owner(kind="unsharded", num_bytes=step.root_bytes + step.gathered_bytes + cast),
         Owner(kind="activations", num_bytes=int(_saved(step) + once + work)),
         Owner(kind="buffers", num_bytes=int(buffers)),
     ]

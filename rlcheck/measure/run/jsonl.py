@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rlcheck.measure.run.printed import Printed
 from rlcheck.measure.run.series import CurveError, Piece, Series, as_steps, known_only
 from rlcheck.measure.run.texts import console_record, table_records
 
@@ -34,7 +35,7 @@ STEP_NAMES = (
 """Under one of these a line says its step; the first that it has counts."""
 LONGEST_LINE = 100 * 2**20
 """Bytes. A longer line holds no metrics."""
-_HOPELESS_LINES = 10_000
+_HOPELESS_LINES = 200_000
 """A file without a JSON object among so many lines is some other log."""
 _KEPT = ("nonfinite", "audit")
 _NO_NUMBERS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
@@ -178,7 +179,7 @@ def read_lines(path: Path, series: Series) -> Lines:
     Raises:
         CurveError: it cannot be read, a line is enormous, or no line holds metrics.
     """
-    lines, records = Lines(), Records(series)
+    lines, records, printed = Lines(), Records(series), Printed()
     bad_end = any_good = False
     number, before = 0, series.places(0).start
     try:
@@ -195,6 +196,9 @@ def read_lines(path: Path, series: Series) -> Lines:
                 records.add(written, before + number)
                 lines.num_console += 1
                 any_good = True
+            elif printed.take(line, before + number):
+                lines.num_console += 1
+                any_good = True
             elif not any_good and number > _HOPELESS_LINES:
                 break
             else:
@@ -207,10 +211,14 @@ def read_lines(path: Path, series: Series) -> Lines:
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise CurveError(f"{path} cannot be read: {reason}; give the directory of a run, or its metrics") from None
     series.places(number + 1)
+    for order, record in printed.records():
+        records.add(record, order)
+    lines.notes += printed.notes
     records.finish(lines)
     if not lines.num_records and (lines.num_bad or bad_end):
         raise CurveError(
-            f"{path} holds no metrics: no JSON lines, no lines of verl's console (step:1 - …); to have them written: "
+            f"{path} holds no metrics: no JSON lines, no lines of verl's console (step:1 - …), "
+            "no dictionaries of a Trainer; to have them written: "
             'trainer.logger=\'["console","file"]\' (verl), report_to="tensorboard" (TRL)'
         )
     if lines.num_console:

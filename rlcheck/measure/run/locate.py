@@ -73,7 +73,7 @@ def locate(path: Path) -> Sources:
         return _own(path.parent) or Sources(path.parent, lines=[path])
     if "tfevents" in path.name:
         return Sources(path.parent, events=[path])
-    if path.suffix == ".json":
+    if path.suffix in (".json", ".parquet"):
         return Sources(path.parent, state=path)
     return Sources(path.parent, lines=[path])
 

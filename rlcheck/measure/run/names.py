@@ -77,7 +77,7 @@ def worded(framework: str, override: str) -> str:
     What is no override, or is one already in the framework's own words, stays as it is.
     """
     known, (key, equals, value) = frameworks().get(framework), override.partition("=")
-    if known is None or not known.names or not equals or "." not in key:
+    if known is None or framework == "verl" or not known.names or not equals or "." not in key:
         return override
     own = known.settings.get(override.lstrip("+")) or known.settings.get(key.lstrip("+"), "")
     return own.replace("{}", value)

@@ -22,6 +22,7 @@ from rlcheck.measure.run.trainer_state import logged_name, read_state
 __all__ = ["CurveError", "read_training"]
 
 _RLTRAIN, _SFT = "rltrain", "rltrain-sft"
+_REWARDS = frozenset(("critic/score/mean", "critic/rewards/mean"))
 
 
 def read_training(path: Path, now: float | None = None) -> RunFacts:
@@ -58,6 +59,8 @@ class _Reading:
         record = read_record(sources.root) if sources.record else Record(settings=read_config(sources.root))
         curves = self._curves()
         framework = (_SFT if record.kind == "sft" else _RLTRAIN) if sources.record else framework_of(curves)
+        if not framework and curves and _REWARDS.isdisjoint(curves):
+            self._notes.append(_unnamed(curves))
         curves = filed(curves, framework)
         ranks = self._ranks(framework)
         if not curves and ranks:
@@ -135,6 +138,18 @@ class _Reading:
         place = Path(named) if isinstance(named, str) and Path(named).is_dir() else self._sources.samples
         rows = read_samples(place) if place is not None else ()
         return known(rows) if rows else absent("the run wrote down no samples")
+
+
+def _unnamed(curves: Iterable[str]) -> str:
+    """What cannot be judged of CURVES that no known trainer wrote."""
+    names = sorted(curves)
+    if any(name.endswith("rewards/margins") for name in names):
+        return "preference training (rewards/margins) is not judged: the checks are of reinforcement learning"
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return (
+        f"no trainer that is known writes metrics of these names ({shown}): only those that have verl's names are "
+        "judged; write the others under verl's names, critic/score/mean for the reward first"
+    )
 
 
 def _has(curve: Curve) -> bool:

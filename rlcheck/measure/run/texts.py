@@ -35,7 +35,7 @@ def console_record(line: bytes) -> Record | None:
 
 
 def table_records(lines: Iterable[bytes], notes: list[str]) -> Iterator[Record]:
-    """The rows of a table whose first column is the step; of several runs those of the one with the most values.
+    """The rows of a table that has a column of steps; of several runs those of the one with the most values.
 
     Yields nothing where LINES are no such table. NOTES gets a line where runs were left out.
     """
@@ -51,20 +51,28 @@ def table_records(lines: Iterable[bytes], notes: list[str]) -> Iterator[Record]:
     (chosen, _), *others = counts.most_common()
     if others:
         notes.append(f"the table holds {len(counts)} runs; {chosen}, which has the most values, was read")
+    steps = _step_column(header)
     for row in body:
-        if not _is_number(row[0]):
+        if not _is_number(row[steps]):
             continue
         values = {name: float(row[at]) for at, (run, name) in columns.items() if run == chosen and _is_number(row[at])}
         if values:
-            yield {"step": int(float(row[0])), **values}
+            yield {"step": int(float(row[steps])), **values}
 
 
 def table_columns(header: list[str]) -> dict[int, tuple[str, str]]:
     """The columns of HEADER that are metrics: place to run ("": the table names none) and name; {}: no such table."""
-    if not header or header[0].strip().lower() not in _STEPS:
+    steps = _step_column(header)
+    if steps < 0:
         return {}
-    named = {at: text.rpartition(" - ")[::2] for at, text in enumerate(header) if at and not text.endswith(_SPREAD)}
+    cells = [(at, text) for at, text in enumerate(header) if at != steps and not text.endswith(_SPREAD)]
+    named = {at: text.rpartition(" - ")[::2] for at, text in cells}
     return {at: (run, name.strip()) for at, (run, name) in named.items() if name.strip() and name not in _STEPS}
+
+
+def _step_column(header: list[str]) -> int:
+    """The place of the column of steps in HEADER; -1: it has none."""
+    return next((at for at, text in enumerate(header) if text.strip().lower() in _STEPS), -1)
 
 
 def header_of(first: bytes) -> list[str]:

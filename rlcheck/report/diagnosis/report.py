@@ -55,6 +55,11 @@ class DiagnosisReport(Struct, frozen=True, omit_defaults=False):
         """Whether there is nothing to show."""
         return not self.diagnoses and self.unknown is None and self.hang is None
 
+    @property
+    def open(self) -> bool:
+        """Whether there is nothing to show, and that is no all-clear: not all could be read or judged."""
+        return self.silent and bool(self.notes)
+
 
 def make_report(
     answer: Answer, *, everything: bool = False, strict: bool = False, hints: tuple[str, ...] = ()
@@ -121,8 +126,9 @@ def best_of_each(diagnoses: tuple[Diagnosis, ...]) -> tuple[Diagnosis, ...]:
 
 
 def exit_code(answer: Answer, strict: bool) -> int:
-    """1 for an error, known or not; with `strict` for a warning, too."""
-    return 1 if answer.failed or (strict and any(found.status == "warn" for found in answer.diagnoses)) else 0
+    """1 for an error, known or not; with `strict` for a warning or what could not be read or judged, too."""
+    doubtful = bool(answer.notes) or any(found.status == "warn" for found in answer.diagnoses)
+    return 1 if answer.failed or (strict and doubtful) else 0
 
 
 def diagnosis_schema() -> dict[str, object]:
@@ -191,7 +197,8 @@ def culprit_words(one: Culprit) -> str:
 
 def nothing_found(report: DiagnosisReport) -> str:
     """What to say where there is nothing to show."""
-    return f"No {'other ' if report.left_out else ''}error in what was read: {was_read(report)}"
+    what = "; not all could be judged" if report.open else ""
+    return f"No {'other ' if report.left_out else ''}error in what was read: {was_read(report)}{what}"
 
 
 def notes_of(report: DiagnosisReport) -> list[str]:
@@ -232,7 +239,7 @@ def verdict(report: DiagnosisReport) -> str:
         incidents = len({found.incident for found in failed})
         return "exit code 1: " + ("an error was diagnosed" if incidents == 1 else f"{incidents} errors were diagnosed")
     if report.exit_code:
-        return "exit code 1: --strict counts warnings"
+        return "exit code 1: --strict counts warnings and what could not be judged"
     if report.diagnoses:
         return "exit code 0: no error (--strict would count the warnings)"
-    return "exit code 0: no error"
+    return "exit code 0: no error" + (" in what was read; not all could be judged" if report.open else "")

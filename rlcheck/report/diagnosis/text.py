@@ -41,7 +41,8 @@ def render_text(report: DiagnosisReport, out: TextIO, *, verbose: bool = False, 
     page = Page(out, ascii_only)
     _found(page, report, verbose)
     if report.silent:
-        symbol = page.paint(f"[{page.symbols['pass']}]", "green")
+        status, colour = ("unknown", "magenta") if report.open else ("pass", "green")
+        symbol = page.paint(f"[{page.symbols[status]}]", colour)
         page.wrapped(f"{symbol} ", nothing_found(report), 4)
     _remarks(page, report.remarks, verbose)
     _footer(page, report)

@@ -200,6 +200,22 @@ def test_frameworks_that_sample_late_by_design_are_told_so() -> None:
     assert judged("DRF003", counted).status == "info"
 
 
+def test_an_asynchronous_run_names_its_staleness_and_not_the_engine() -> None:
+    def of(behind: float) -> Facts:
+        return curves.run(
+            curves.late_by(2),
+            settings={**curves.FLOAT32, "algorithm.max_staleness": 2},
+            training__policy_staleness__mean=lambda step: min(behind, step - 1.0),
+        )
+
+    within = judged("DRF003", of(2.0))
+    assert within.status == "pass"
+    assert "2 steps old (policy_staleness says so); 2 are allowed" in within.message
+    engine = {judged(id, of(2.0)).status for id in ("DRF001", "DRF002", "DRF004", "DRF005")}
+    assert engine <= {"pass", "skip", "unknown"}
+    assert judged("DRF003", of(5.0)).status == "fail", "older than its bound allows"
+
+
 def test_without_drift_metrics_nothing_is_known() -> None:
     facts = Facts(run=known(RunFacts(num_steps=9, last_step=9, curves={"critic/score/mean": Curve()})))
     passive = [check.id for check in CHECKS if check.needs == ("run",)]

@@ -1,5 +1,7 @@
 """For every check of the family: facts on which it fires, and facts on which it stays quiet."""
 
+import msgspec
+
 from rlcheck.facts.config import DataSpec, RolloutSpec
 from rlcheck.facts.memory import Change, Limits
 from tests.measure.memory.samples import CHANGES, GIB, HOST, PHASES, facts, measured, memory, phase, run, too_much
@@ -31,7 +33,12 @@ CASES = {
     "MEM010": (facts(memory(phases=(LOGITS,))), FITS),
     "MEM011": (facts(measured()), facts(memory(measured=measured().measured[:1]))),
 }
+PACKED = {"mean_tokens": 700, "longest_tokens": 2048}
 OTHER_FIRES = {
+    "MEM001": (
+        facts(msgspec.structs.replace(too_much(), not_measured="TRL 1.16.0")),
+        facts(msgspec.structs.replace(too_much(), phases=PHASES[4:5], **PACKED)),
+    ),
     "MEM003": (facts(memory(host_bytes=60 * GIB)), facts(memory(host_bytes=GIB, host_phases=HOST))),
     "MEM005": (facts(memory(limits=SMALL_CACHE), run({"data": DataSpec(train_batch_size=64)})),),
     "MEM010": (facts(memory(phases=(*PHASES, LOGITS), usable_bytes=100 * GIB)),),

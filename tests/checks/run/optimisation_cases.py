@@ -82,6 +82,11 @@ ONE_SLOW = made_run(ranks={"timing_s/update_actor": (curve([0.5] * 9), curve([1.
 WAITS = made_run({"timing_s/grad_comm": [0.9] * 40, "timing_s/update_actor": [1.0] * 40})
 LEAK = made_run({"perf/run_memory_used_gb": [2.0 + 0.05 * step for step in range(40)]})
 STALE = made_run({"training/policy_staleness/max": [0.0] * 10 + [2.0] * 30})
+_SIDES = {"perf/training_idle": [0.02] * 40, "perf/rollout_idle": [0.3] * 40}
+STARVED = made_run({**_SIDES, "perf/training_idle": [0.7] * 40})
+BOTH_WORK = made_run({**_SIDES})
+CUTS = made_run({"rollout_corr/rollout_rs_masked_fraction": [0.1] * 10 + [0.8] * 30})
+CUTS_LITTLE = made_run({"rollout_corr/rollout_rs_masked_fraction": [0.02] * 40})
 TOKENS_LOST = made_run(audit=known(audit(loss_tokens=2500.0)))
 FORGETS = made_run(audit=known(audit(adam_steps=0)))
 DROPS_OUT = made_run(audit=known(audit(recomputed_max_diff=0.5)))
@@ -121,6 +126,8 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "RUN058": (OTHER_REFERENCE, made_run({"actor/ref_kl": [1e-9, *[0.03] * 39]})),
     "RUN059": (SILENT_RANK, ALL_SEND),
     "RUN060": (made_run({"actor/entropy_loss": [4 * value for value in _OWN]}), made_run({"actor/entropy_loss": _OWN})),
+    "RUN061": (STARVED, BOTH_WORK),
+    "RUN062": (CUTS, CUTS_LITTLE),
 }
 
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
@@ -140,4 +147,6 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     "RUN057": (made_run({"actor/log_ratio_before_step": [0.3] * 40}),),
     "RUN058": (made_run({"actor/kl_loss": [0.2] * 40, "actor/ref_kl": None}),),
     "RUN059": (LOST_ON_THE_WIRE,),
+    "RUN061": (made_run({**_SIDES, "perf/rollout_idle": [0.6] * 40}),),
+    "RUN062": (made_run({"rollout_corr/rollout_is_eff_sample_size": [0.2] * 40}),),
 }

@@ -190,5 +190,5 @@ def test_capped_logits_are_counted_whole() -> None:
     for more in ({}, {"final_logit_softcapping": 30.0}):
         role = RoleSpec(name="actor", model=ModelUse(fused_kernels=True))
         memory = role_memory(role, shape_of(sizes | more), 1)
-        made.append(pass_of(RunSpec(actor=role), memory, True, False).block_elements)
+        made.append(pass_of(RunSpec(actor=role), memory, True, "rltrain").block_elements)
     assert made == [RLTRAIN_BLOCK_ELEMENTS, 0]

@@ -11,6 +11,8 @@ import yaml
 from rlcheck.measure.memory.predict import Gpu
 from rlcheck.text import size_label as size
 from rltrain.cli.dry_run import config_yaml, memory_lines, report, step_lines
+from rltrain.cli.forecast import forecast_lines
+from rltrain.cluster.placement import nodes_as_asked, plan
 from rltrain.config import Machine, load, resolve
 from rltrain.config.as_facts import facts_of
 from rltrain.config.schema import RunConfig
@@ -134,3 +136,51 @@ def test_the_sizes_come_from_the_models_own_file(tmp_path: Path) -> None:
         memory(model, device=HOST)
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "model_type": "olmo2"}))
     assert memory(model, device=HOST)[0].startswith("about ")
+
+
+def forecast_of(place: Path, config: RunConfig) -> str:
+    """What is said of a run whose records are of one device; the model and the batch are CONFIG's."""
+    speed = {"timing_s/step": 11.0, "timing_s/gen": 10.0, "timing_s/update_weights": 0.1}
+    answers = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
+    lengths = [100.0] * 20 + [1000.0]
+    note = {"requests": answers, "prompt_tokens": 0, "tokens": answers * 122, "lengths": lengths, "most": answers,
+            "paces": [[1, 1000, 8.0], [answers, 1000, 10.0]]}  # fmt: skip
+    theirs = config.model_dump(mode="json")
+    theirs["algorithm"]["max_staleness"] = 0
+    (place / "run.json").write_text(json.dumps({"config": theirs}))
+    (place / "metrics.jsonl").write_text(json.dumps({"step": 1, "perf/total_num_tokens": answers * 122, **speed}))
+    (place / "clock.jsonl").write_text(json.dumps({"step": 1, "rounds": [note]}))
+    return "\n".join(forecast_lines(config, plan(config, nodes_as_asked(config, 8)), str(place)))
+
+
+def test_asynchrony_is_predicted_from_an_earlier_run(tmp_path: Path) -> None:
+    apart = ("actor_rollout_ref.hybrid_engine=false", "actor_rollout_ref.rollout.n_gpus_per_node=1")
+    values = (*apart, "trainer.n_gpus_per_node=1", "data.train_batch_size=64", "actor_rollout_ref.rollout.n=8",
+              "algorithm.max_staleness=3")  # fmt: skip
+    said = forecast_of(tmp_path, resolved(*values, machine=GPU))
+    assert "from 1 steps" in said
+    gains = {line.split()[3]: line.split()[6] for line in said.splitlines() if line.startswith("1 + 1")}
+    assert list(gains) == ["1", "2", "3", "4"], said
+    assert "algorithm.max_staleness=" in said.splitlines()[-1]
+    assert "gains most" in said
+
+
+def test_asynchrony_that_loses_is_said_to(tmp_path: Path) -> None:
+    """Two GPUs that take turns, where training takes nearly all of the time: apart, half of them would rest."""
+    config = resolved("trainer.n_gpus_per_node=2", machine=GPU)
+    said = forecast_of(tmp_path, config)
+    steps = json.loads((tmp_path / "metrics.jsonl").read_text()) | {"timing_s/step": 1000.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(steps))
+    lines = forecast_lines(config, plan(config, nodes_as_asked(config, 8)), str(tmp_path))
+    assert "asynchrony loses" not in said
+    assert "asynchrony loses here" in "\n".join(lines)
+
+
+def test_without_records_nothing_is_predicted(tmp_path: Path) -> None:
+    config = resolved(f"trainer.default_local_dir={tmp_path}")
+    placed = plan(config, nodes_as_asked(config, 8))
+    assert forecast_lines(config, placed, "")[0].startswith("unknown: it is predicted from")
+    (tmp_path / "clock.jsonl").touch()
+    assert forecast_lines(config, placed, "")[0].startswith(f"unknown: {tmp_path / 'run.json'} is missing")
+    with pytest.raises(UserError, match="is missing"):
+        forecast_lines(config, placed, str(tmp_path))

@@ -73,8 +73,16 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("algorithm.adv_estimator=grpo", "trainer.critic_warmup=3"), "there is no critic to warm up"),
     (("algorithm.filter_groups.enable=true", f"{R}n=1"), "groups of one sample have equal rewards"),
     (("algorithm.rollout_correction.rollout_is=token", f"{R}calculate_log_probs=false"), "calculate_log_probs=true"),
-    (("algorithm.rollout_correction={rollout_is: token, bypass_mode: true}",), "every ratio is 1"),
-    (("algorithm.rollout_correction={rollout_rs: token_k2, rollout_rs_threshold: 1, bypass_mode: true}",), "is 1"),
+    (("algorithm.rollout_correction={rollout_is: token, bypass_mode: true}",), "set loss_type=reinforce"),
+    (("algorithm.rollout_correction.loss_type=reinforce",), "nothing reads it without bypass_mode=true"),
+    (
+        ("algorithm.rollout_correction={loss_type: reinforce, bypass_mode: true, rollout_is_batch_normalize: true}",),
+        "a micro batch at a time",
+    ),
+    (
+        ("algorithm.rollout_correction={loss_type: reinforce, bypass_mode: true}", f"{A}policy_loss.loss_mode=gspo"),
+        "reinforce takes the place of policy_loss.loss_mode=gspo",
+    ),
     (("algorithm.rollout_correction.rollout_rs=seq_mean_k1",), "seq_mean_k1 needs one, such as 0.5_2.0"),
     (("algorithm.rollout_correction.rollout_is_threshold=2.0_0.5",), "2.0_0.5 has its lower bound last"),
     ((f"{R}max_model_len=29",), "29 is less than data.max_prompt_length + data.max_response_length = 30"),

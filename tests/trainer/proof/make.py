@@ -10,19 +10,21 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcheck.facts.capsule import Capsule, CapsuleRow, EngineRecord, MicroRecord, MiniRecord, Origin, Sampled
 from rltrain.algos.advantages import compute_advantages
 from rltrain.algos.aggregation import AggNormalizer, aggregate
+from rltrain.algos.bypass import correction_now
 from rltrain.algos.kl import kl_penalty
-from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
+from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs, reinforce
 from rltrain.algos.rejection import rollout_rs_kept
 from rltrain.algos.rewards import apply_kl_to_reward
 from rltrain.algos.rollout_correction import rollout_is_weights
 from rltrain.algos.value_loss import value_loss_terms
 from rltrain.config.schema import RolloutCorrectionConfig
 from rltrain.workers.sync.checksum import checksum
+from tests.trainer.proof.parts import Value, seed_of
 from tests.trainer.proof.plan import DATA_SIZE, WIDTH, Plan, config_of, tokenizer
 
 
@@ -31,13 +33,6 @@ def make(place: Path, plan: Plan) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     return _Maker(place, plan).make()
-
-
-class _Value(nn.Module):
-    def __init__(self, config: Qwen2Config) -> None:
-        super().__init__()
-        self.backbone = Qwen2Model(config)
-        self.head = nn.ModuleDict({"linear": nn.Linear(config.hidden_size, 1)})
 
 
 class _Maker:
@@ -49,7 +44,7 @@ class _Maker:
             eos_token_id=self.tokenizer.eos_token_id, pad_token_id=0, tie_word_embeddings=True, attention_dropout=0.0,
         )  # fmt: skip
         self.actor, self.reference = Qwen2ForCausalLM(self.model_config), Qwen2ForCausalLM(self.model_config)
-        self.critic = _Value(self.model_config)
+        self.critic = Value(self.model_config)
         self.weights: dict[str, Tensor] = {}
         self.fields: dict[str, Tensor] = {}
 
@@ -94,7 +89,7 @@ class _Maker:
         self, index: int, uid: str, sample: int, messages: Any, text: str, prompt: tuple[int, ...], truth: str
     ) -> CapsuleRow:
         words = f"{self.plan.seed}/{self.plan.step}/{uid}/{sample}"
-        seed = self.hook("request_seed", int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big") >> 1)
+        seed = self.hook("request_seed", seed_of(words) >> 1)
         generator, ids, log_probs = torch.Generator().manual_seed(seed), list(prompt), list[float]()
         with torch.no_grad():
             while len(log_probs) < WIDTH and ids[-1] != self.tokenizer.eos_token_id:
@@ -140,6 +135,8 @@ class _Maker:
         with torch.no_grad():
             log_p, entropy = self.policy(self.actor, every)
             f["old_log_probs"], f["entropys"] = self.hook("old_log_probs", log_p), entropy
+            if plan.bypass:
+                f["old_log_probs"] = f["rollout_log_probs"] = engine = self.hook("engine", engine)
             if plan.kl_loss or plan.kl_reward:
                 f["ref_log_probs"] = self.hook("ref_log_probs", self.policy(self.reference, every)[0])
             if plan.critic:
@@ -163,6 +160,8 @@ class _Maker:
         )  # fmt: skip
         f["advantages"], f["returns"] = self.hook("advantages", adv), returns
         correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
+        if plan.bypass:
+            return
         weights, _ = rollout_is_weights(f["old_log_probs"], engine, mask, correction)
         kept, _ = rollout_rs_kept(f["old_log_probs"], engine, mask, correction)
         f |= {} if weights is None else {"rollout_is_weights": weights}
@@ -272,7 +271,7 @@ class _Maker:
         for epoch in range(self.plan.epochs):
             order = list(range(size))
             if self.plan.shuffle:
-                key = _seed(f"{_seed(f'{self.plan.seed}/{role} shuffle/{self.plan.step}')}/epoch/{epoch}")
+                key = seed_of(f"{seed_of(f'{self.plan.seed}/{role} shuffle/{self.plan.step}')}/epoch/{epoch}")
                 order = torch.randperm(size, generator=torch.Generator().manual_seed(key)).tolist()
             minis += [order[start : start + each] for start in range(0, size, each)]
         assert len(minis) == count
@@ -331,8 +330,8 @@ class _Maker:
         f = self.fields
         mask = self.learnt[rows]
 
-        def share(terms: Tensor) -> Tensor:
-            return aggregate(terms, mask, settings["loss_agg_mode"], normalizer)
+        def share(terms: Tensor, kept: Tensor = mask) -> Tensor:
+            return aggregate(terms, kept, settings["loss_agg_mode"], normalizer)
 
         if role == "critic":
             values = self.value(rows)
@@ -351,9 +350,15 @@ class _Maker:
             old_log_probs=f["old_log_probs"][rows],
         )
         weights = f["rollout_is_weights"][rows] if "rollout_is_weights" in f else None
+        kept, of_tokens = mask, POLICY_LOSSES[self.plan.mode]
+        if self.plan.bypass:
+            correction = RolloutCorrectionConfig(**self.config["algorithm"]["rollout_correction"])
+            weights, kept, _ = correction_now(log_p, f["old_log_probs"][rows], mask, correction)
+            weights = self.hook("bypass_weights", weights)
+            of_tokens = reinforce if self.plan.bypass == "reinforce" else of_tokens
         advantages = self.hook("loss_advantages", f["advantages"][rows])
         inputs = PolicyLossInputs(log_p, f["old_log_probs"][rows], advantages, mask, weights, 0.2, 0.28, 3.0)
-        terms = {"pg_loss": share(POLICY_LOSSES[self.plan.mode](inputs)[0]), "entropy_loss": share(entropy)}
+        terms = {"pg_loss": share(of_tokens(inputs)[0], kept), "entropy_loss": share(entropy)}
         loss = terms["pg_loss"] - self.hook("entropy_coeff", self.plan.entropy) * terms["entropy_loss"]
         if self.plan.kl_loss:
             terms["kl_loss"] = share(kl_penalty(log_p, f["ref_log_probs"][rows], self.plan.kl_loss, mask))
@@ -392,7 +397,3 @@ class _Maker:
                        kl_coef=0.1 if plan.kl_reward else None, actor=self.records["actor"],
                        critic=self.records["critic"],
                        engines=tuple(self.engines))  # fmt: skip
-
-
-def _seed(words: str) -> int:
-    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big")

@@ -37,6 +37,8 @@ class Plan:
     rollout_is_threshold: float | str = 1.01
     rollout_rs: str | None = None
     rollout_rs_threshold: str | None = None
+    bypass: str = ""
+    """`loss_type`, where the engine's log-probabilities are the old ones."""
     by_std: bool = True
     critic_warmup: int = 0
     lr: float = 1e-3
@@ -56,7 +58,8 @@ def config_of(plan: Plan) -> dict[str, Any]:
               "fsdp_config": {"dtype": "float32", "model_dtype": "float32"}}  # fmt: skip
     correction = {"rollout_is": plan.rollout_is, "rollout_is_threshold": plan.rollout_is_threshold,
                   "rollout_is_batch_normalize": False, "rollout_rs": plan.rollout_rs,
-                  "rollout_rs_threshold": plan.rollout_rs_threshold}  # fmt: skip
+                  "rollout_rs_threshold": plan.rollout_rs_threshold, "bypass_mode": bool(plan.bypass),
+                  "loss_type": plan.bypass or "ppo_clip"}  # fmt: skip
     return {
         "actor_rollout_ref": {
             "model": {},

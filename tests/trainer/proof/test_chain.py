@@ -35,6 +35,7 @@ HEALTHY = {
         estimator="reinforce_plus_plus_baseline", ranks=3, step=5, seed=966984, entropy=0.01, kl_loss="k1",
         kl_reward="k3", mode="cispo", agg="seq-mean-token-sum", shuffle=True, rollout_is="sequence", lr=1e-6,
     ),
+    "bypass": Plan(bypass="ppo_clip", rollout_rs="seq_mean_k1", rollout_rs_threshold="0.99_1.01", entropy=0.01),
     "critic's warm-up": Plan(estimator="gae", n=1, prompts=8, critic_warmup=2),
 }  # fmt: skip
 
@@ -219,6 +220,26 @@ def test_what_is_rejected_is_judged_and_left_out_of_the_loss(tmp_path: Path, hon
     assert honest or "kept against rollout_rs=token_k1,seq_max_k3" in links["advantages"].said
     for name in ("update-rows", "update-log-probs", "loss", "gradient", "optimizer"):
         assert links[name].status == "same", links[name]
+
+
+@pytest.mark.parametrize("honest", [True, False])
+@pytest.mark.parametrize("level", ["token", "sequence", None])
+def test_the_correction_of_a_bypass_is_in_the_loss(tmp_path: Path, honest: bool, level: str | None) -> None:
+    """Engine and actor differ; the update itself weighs and rejects by what it reads."""
+
+    def off(engine: torch.Tensor) -> torch.Tensor:
+        return engine - torch.linspace(0.0, 0.3, engine.numel()).view(engine.shape)
+
+    wrong: dict[str, Any] = {} if honest else {"bypass_weights": lambda _: torch.full((), 0.7)}
+    plan = Plan(
+        bypass="reinforce", rollout_is=level, rollout_is_threshold=1.2, rollout_rs="token_k1,seq_mean_k2",
+        rollout_rs_threshold="1.25,0.02", minis=2, agg="seq-mean-token-mean", hooks={"engine": off} | wrong,
+    )  # fmt: skip
+    links = {link.name: link for link in proven(tmp_path / "step_1", plan).links}
+    for name in ("old-log-probs", "advantages", "update-rows", "update-log-probs"):
+        assert links[name].status == "same", links[name]
+    for name in ("loss", "gradient", "optimizer"):
+        assert (links[name].status == "same") is honest or name != "loss", links[name]
 
 
 def test_rows_that_no_token_reaches_widen_no_bound(tmp_path: Path) -> None:

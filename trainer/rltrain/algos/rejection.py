@@ -7,6 +7,7 @@ richardli.xyz/rl-collapse. Names and bounds: verl's.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -43,6 +44,16 @@ def rollout_rs_kept(
         if bool(mask.any()):
             metrics |= _named("", _shares(mask & ~kept, mask))
         return kept, metrics
+
+
+def kept_by(rules: Sequence[Criterion], log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """Which tokens `[B, R]` bool pass all RULES, of LOG_RATIO, actor less engine; those outside of MASK do."""
+    log_ratio = zero_outside(log_ratio.double(), mask).clamp(-LOG_BOUND, LOG_BOUND)
+    kept = torch.ones_like(mask)
+    for rule in rules:
+        values, (low, high) = _values(rule, log_ratio, mask), _bounds(rule)
+        kept &= (values >= low) & (values <= high) | ~mask
+    return kept
 
 
 def _values(rule: Criterion, log_ratio: Tensor, mask: Tensor) -> Tensor:

@@ -33,15 +33,8 @@ def rollout_is_weights(
     if level is None:
         return None, metrics
     with torch.no_grad():
-        log_ratio = zero_outside(old_log_probs - rollout_log_probs, mask)
-        if level == "sequence":
-            log_ratio = log_ratio.sum(dim=-1, keepdim=True).expand_as(log_ratio)
-        raw = zero_outside(bounded_exp(log_ratio), mask)
         bounds = weight_bounds(config)
-        if bounds.low is None:
-            weights = raw.clamp(max=bounds.high)
-        else:
-            weights = zero_outside(raw, (raw >= bounds.low) & (raw <= bounds.high))
+        weights, raw = truncated(old_log_probs - rollout_log_probs, mask, level, bounds)
         if metrics:
             metrics |= _weight_metrics(weights.double(), raw.double(), mask, level, bounds)
         if config.rollout_is_batch_normalize:
@@ -49,6 +42,19 @@ def rollout_is_weights(
             metrics["rollout_corr/rollout_is_batch_norm_factor"] = float(mean)
             weights = weights / mean
         return weights, metrics
+
+
+def truncated(
+    log_ratio: Tensor, mask: Tensor, level: Literal["token", "sequence"], bounds: Bounds
+) -> tuple[Tensor, Tensor]:
+    """The weights `[B, R]` of LOG_RATIO, actor less engine, and rho before it was truncated; both 0 outside MASK."""
+    log_ratio = zero_outside(log_ratio, mask)
+    if level == "sequence":
+        log_ratio = log_ratio.sum(dim=-1, keepdim=True).expand_as(log_ratio)
+    raw = zero_outside(bounded_exp(log_ratio), mask)
+    if bounds.low is None:
+        return raw.clamp(max=bounds.high), raw
+    return zero_outside(raw, (raw >= bounds.low) & (raw <= bounds.high)), raw
 
 
 def _mean_weight(weights: Tensor, mask: Tensor, level: Literal["token", "sequence"]) -> Tensor:

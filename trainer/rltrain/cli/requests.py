@@ -81,6 +81,15 @@ class RunRequest:
             "--gpu", metavar="GPU", help="With --dry-run: GPU to plan for, H200 or 80GiB. Default: this machine's."
         ),
     ] = ""
+    speeds: Annotated[
+        str,
+        typer.Option(
+            "--speeds",
+            metavar="RUN_DIR",
+            help="With --dry-run: run whose answer lengths and speeds say what asynchrony would give. "
+            "Default: an earlier run in the run directory.",
+        ),
+    ] = ""
     ignore: IgnoreOption = ()
     skip_checks: SkipOption = False
     capsule: Annotated[

@@ -28,6 +28,7 @@ from rltrain.records.run_dir import RunDir, on_disk, read_steps
 
 if TYPE_CHECKING:  # it brings the whole doctor, which `--dry-run` does without
     from rltrain.cli.preflight import Preflight
+    from rltrain.cluster.fork_server import Imports
 
 PREFLIGHT_TIMEOUT_S = 20.0
 VALIDATION, HELD_OUT = "val/reward/mean", "val/loss"
@@ -55,8 +56,10 @@ def run(request: RunRequest) -> int:
         for note in (*loaded.notes, *notes(config)):
             console.print(f"note: {note}", markup=False, style="dim")
         if request.dry_run:
-            _show_plan(console, loaded, config, request.gpu)
+            _show_plan(console, loaded, config, request)
             return DONE
+        if request.speeds:
+            raise UserError("--speeds says what --dry-run predicts from; add --dry-run, or leave --speeds out")
         choices = chosen(loaded.config, config)
         if choices:
             words = "--dry-run lists them, run.json holds them"
@@ -80,22 +83,25 @@ def _machine(request: RunRequest) -> Machine:
     return Machine("cuda", max(here.num_gpus, 1), here.num_cpus)
 
 
-def _show_plan(console: Console, loaded: Loaded, config: RunConfig, gpu: str) -> None:
+def _show_plan(console: Console, loaded: Loaded, config: RunConfig, request: RunRequest) -> None:
     from rlcheck.report.tables import table_lines
     from rltrain.cli.dry_run import WIDTH, report
+    from rltrain.cli.forecast import forecast_lines
     from rltrain.cluster.placement import nodes_as_asked, plan
     from rltrain.config.as_facts import facts_of
     from rltrain.config.memory_check import complaint, device_here, gpu_named
     from rltrain.data.schema import wrong_rows
 
+    gpu = request.gpu
     if gpu and config.trainer.device == "cpu":
         raise UserError(f"--gpu {gpu}: the run is on the CPU (trainer.device=cpu)")
     device = gpu_named(gpu) if gpu else device_here(config.trainer.device)
 
-    rows = plan(config, nodes_as_asked(config, this_machine().num_cpus)).rows()
-    placement = table_lines(("role", "node", "device", "process"), rows, WIDTH)
+    placed = plan(config, nodes_as_asked(config, this_machine().num_cpus))
+    placement = table_lines(("role", "node", "device", "process"), placed.rows(), WIDTH)
+    asynchrony = ["== Asynchrony ==", *forecast_lines(config, placed, request.speeds), ""]
     choices = ["== Chosen, where the config left it open ==", *chosen(loaded.config, config), ""]
-    for line in (*choices, *report(config, placement, device)):
+    for line in (*choices, *report(config, placement, device), *asynchrony):
         console.print(line, markup=False)
     if too_large := complaint(facts_of(config), device):
         where = "such GPUs" if gpu else "this machine"
@@ -182,10 +188,19 @@ def _train(config: RunConfig, directory: RunDir, console: Console, begin: float)
     with ExitStack() as stack:
         with collector_off():
             with stages.stage("starting Ray"):
-                runtime = stack.enter_context(connect(config, directory.logs, stages.say, stages.still))
+                parts = (config, directory.logs, stages.say, stages.still, _imports(config))
+                runtime = stack.enter_context(connect(*parts))
             from rltrain.controller.session import train_session
 
         return train_session(config, directory, runtime, stages, console, begin)
+
+
+def _imports(config: RunConfig) -> Imports | None:
+    from rltrain.cluster.placement import nodes_as_asked, plan
+    from rltrain.workers.imports import imports_of
+
+    placement = plan(config, nodes_as_asked(config, this_machine().num_cpus))
+    return imports_of(config, (*placement.train, *placement.rollout))
 
 
 def _import_ahead() -> None:

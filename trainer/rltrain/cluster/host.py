@@ -70,6 +70,7 @@ class Host:
         shield.this_process()
         os.environ.update(spec.environ)
         os.environ[work.PLACE] = str(work.place_of(spec.log))
+        _heed_threads()
         self._log = _redirect_output(spec)
         # A file of its own for stacks: the watchdog reads what is new in it.
         self._stacks = stacks_file(spec.log).open("a", encoding="utf-8")
@@ -111,6 +112,14 @@ class Host:
         except Exception as error:
             traceback.print_exc()
             return Failure(error_line(error), False)
+
+
+def _heed_threads() -> None:
+    """Set torch's threads where it was imported, in a fork server, before the process knew how many it may use."""
+    torch: Any = sys.modules.get("torch")
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if torch is not None and wanted.isdigit() and torch.get_num_threads() != int(wanted):
+        torch.set_num_threads(int(wanted))
 
 
 def error_line(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from rltrain.cluster import shield
 from rltrain.cluster.host import last_line
 from rltrain.cluster.processes import Process, descendants, kill
 from rltrain.cluster.ray_api import ray
+from rltrain.cluster.ray_parts import only_what_runs_need
 from rltrain.cluster.teardown import Interrupted
 from rltrain.cluster.waits import Say
 from rltrain.core.errors import RunFailure, UserError
@@ -72,8 +73,10 @@ class Started:
     """Where the local Ray keeps its logs and sockets."""
 
 
-def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, still: Say) -> Started:
-    """Connect this process to Ray.
+def start(
+    ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, still: Say, fork_address: Path | None = None
+) -> Started:
+    """Connect this process to Ray; the workers of a local one are forked by the server at FORK_ADDRESS, if any.
 
     Raises:
         UserError: the cluster does not answer, is of another version, refuses us, or the arguments are wrong.
@@ -95,7 +98,7 @@ def start(ray_init: dict[str, Any], namespace: str, on_gpu: bool, say: Say, stil
         _own_signals() as signals,
         _watched_start(say, still) as timer,  # its thread takes the signals that this one does not
         shield.for_children(),
-        _only_what_runs_need(arguments),
+        only_what_runs_need(arguments, fork_address),
     ):
         try:
             try:
@@ -245,31 +248,6 @@ def _environment_of_ray(is_local: bool) -> Generator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _only_what_runs_need(arguments: dict[str, Any]) -> Generator[None]:
-    """Start a local Ray without its dashboard's server, autoscaler and log monitor, unless ARGUMENTS ask for them.
-
-    No run uses them, each is an interpreter with imports of its own, and `ray.init` waits for the server. Ray has no
-    public switch (seen in 2.60): `include_dashboard=False` starts it with fewer modules.
-    """
-    kept = {"start_api_server": "include_dashboard", "start_log_monitor": "log_to_driver", "start_monitor": ""}
-    node = ray._private.node.Node
-    before = {name: getattr(node, name, None) for name, asked in kept.items() if not arguments.get(asked)}
-    for name, method in before.items():
-        if method is not None:
-            setattr(node, name, _start_nothing)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            if method is not None:
-                setattr(node, name, method)
-
-
-def _start_nothing(*_args: Any, **_kwargs: Any) -> None:
-    """In place of a method of Ray's that starts a process."""
 
 
 class _SeenSignals:

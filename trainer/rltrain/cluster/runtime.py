@@ -14,6 +14,7 @@ from typing import Any
 from ray import exceptions as ray_errors
 
 from rltrain.cluster import ray_start, timeline
+from rltrain.cluster.fork_server import Imports, forking
 from rltrain.cluster.host import SHM_PREFIX, start_guard
 from rltrain.cluster.node import NodeEyes
 from rltrain.cluster.placement import Node
@@ -28,6 +29,7 @@ from rltrain.cluster.processes import (
 )
 from rltrain.cluster.ranks import Ranks
 from rltrain.cluster.ray_api import actor_on, ray
+from rltrain.cluster.ray_parts import is_tried
 from rltrain.cluster.teardown import at_once_on_signals
 from rltrain.cluster.waits import Say, Waits, silent
 from rltrain.config.schema.run import RunConfig
@@ -40,7 +42,9 @@ GRACE_S = 10.0
 
 
 @contextmanager
-def connect(config: RunConfig, logs: Path, say: Say = silent, still: Say | None = None) -> Generator[Runtime]:
+def connect(
+    config: RunConfig, logs: Path, say: Say = silent, still: Say | None = None, imports: Imports | None = None
+) -> Generator[Runtime]:
     """Start a local Ray, or join the one of `ray_kwargs.ray_init.address` or RAY_ADDRESS, for the time of a block.
 
     However the block is left, the workers end, a local Ray ends, and it is verified that nothing remains. After a
@@ -51,6 +55,7 @@ def connect(config: RunConfig, logs: Path, say: Say = silent, still: Say | None 
         logs: an existing directory; each worker writes `NAME.log` into it.
         say: prints a line of progress.
         still: prints now and then what is still being waited for; null: as SAY.
+        imports: what the workers of a local Ray will need (`rltrain.cluster.fork_server`); null: each imports itself.
 
     Raises:
         UserError: started under torchrun; no cluster answers; wrong arguments.
@@ -59,28 +64,32 @@ def connect(config: RunConfig, logs: Path, say: Say = silent, still: Say | None 
     ray_start.refuse_torchrun()
     trace = timeline.writable(config.ray_kwargs.timeline_json_file)
     runtime = Runtime(logs.resolve(), say, config.trainer.shutdown_timeout_s, still)
-    on_gpu = config.trainer.device == "cuda"
-    started = ray_start.start(config.ray_kwargs.ray_init, f"rltrain-{runtime.id}", on_gpu, say, runtime.still)
-    runtime.started = started.processes
-    session = started.session_dir
-    guard = start_guard(0, runtime.shm_prefix, str(session or ""), [process.pid for process in started.processes])
-    try:
+    ray_init, on_gpu = config.ray_kwargs.ray_init, config.trainer.device == "cuda"
+    is_plain = ray_start.wanted_address(ray_init) is None and not ray_init.get("runtime_env")
+    can_fork = is_plain and not on_gpu and is_tried()
+    with forking(imports if can_fork else None) as server:
+        namespace, address = f"rltrain-{runtime.id}", server and server.address
+        started = ray_start.start(ray_init, namespace, on_gpu, say, runtime.still, address)
+        runtime.started = started.processes | (server.processes if server else set())
+        session = started.session_dir
+        guard = start_guard(0, runtime.shm_prefix, str(session or ""), [process.pid for process in runtime.started])
         try:
-            runtime.nodes = _nodes(is_local=session is not None)
-            yield runtime
-        except RunFailure:
-            if session is not None:
-                _keep_logs(session, runtime.logs)
-            raise
+            try:
+                runtime.nodes = _nodes(is_local=session is not None)
+                yield runtime
+            except RunFailure:
+                if session is not None:
+                    _keep_logs(session, runtime.logs)
+                raise
+            finally:
+                if trace is not None:
+                    timeline.write(trace, say)
+                runtime.close()
+                if session is not None:
+                    shutil.rmtree(session, ignore_errors=True)
         finally:
-            if trace is not None:
-                timeline.write(trace, say)
-            runtime.close()
-            if session is not None:
-                shutil.rmtree(session, ignore_errors=True)
-    finally:
-        guard.kill()
-        guard.wait()
+            guard.kill()
+            guard.wait()
 
 
 def _keep_logs(session: Path, logs: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rltrain.config.batch_plan import BatchPlan
+from rltrain.config.correction_rules import correction_rules
 from rltrain.config.engines import ENGINES, others
 from rltrain.config.estimators import has_need
 from rltrain.config.model_file import TOY, longest_sequence, sizes_in, toy_problems
@@ -19,7 +20,6 @@ from rltrain.config.paths import absolute, existing, missing, unusable
 from rltrain.config.resolve import rollout_devices
 from rltrain.config.reward_rules import rewards
 from rltrain.config.schema import ModelConfig, RunConfig
-from rltrain.config.thresholds import criteria, weight_bounds
 from rltrain.core.errors import UserError
 
 ACTOR = "actor_rollout_ref.actor"
@@ -95,27 +95,7 @@ def _algorithm(config: RunConfig) -> Iterator[str]:
     if algorithm.filter_groups.enable and n < 2:
         yield "algorithm.filter_groups.enable: groups of one sample have equal rewards; raise rollout.n"
     yield from _filter_metric(config)
-    correction = algorithm.rollout_correction
-    for read in (weight_bounds, criteria):
-        try:
-            read(correction)
-        except ValueError as error:
-            yield f"algorithm.rollout_correction.{error}"
-    needs = [name for name in ("rollout_is", "rollout_rs", "bypass_mode") if getattr(correction, name)]
-    if needs and config.actor_rollout_ref.rollout.calculate_log_probs is False:
-        yield f"algorithm.rollout_correction.{needs[0]}: needs {ROLLOUT}.calculate_log_probs=true (or null)"
-    if correction.bypass_mode and len(needs) > 1:
-        yield (
-            f"algorithm.rollout_correction.{needs[0]}: with bypass_mode the engine's log-probabilities are the old "
-            "policy's, so every ratio is 1; choose one of the two"
-        )
-    rollout = config.actor_rollout_ref.rollout
-    if correction.bypass_mode and (rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_tokens > 0):
-        yield (
-            f"algorithm.rollout_correction.bypass_mode: {ROLLOUT}.top_p, top_k or min_tokens cut the distribution that "
-            "the engine's log-probabilities are of, the actor's are of the whole one, so that ratios would be wrong; "
-            "set top_p=1, top_k=-1, min_tokens=0, or bypass_mode=false"
-        )
+    yield from correction_rules(config)
 
 
 def _staleness(config: RunConfig) -> Iterator[str]:

@@ -44,7 +44,8 @@ class Algorithm:
                 lam=config.lam,
                 norm_adv_by_std_in_grpo=config.norm_adv_by_std_in_grpo,
             )
-            if {"rollout_log_probs", "old_log_probs"} <= batch.names:  # else the update reads the latter
+            # Else the update reads the latter, or with bypass_mode corrects by what it reads itself.
+            if {"rollout_log_probs", "old_log_probs"} <= batch.names and not config.rollout_correction.bypass_mode:
                 both = batch["old_log_probs"], batch["rollout_log_probs"]
                 for name, made in (("rollout_is_weights", rollout_is_weights), ("rollout_rs_kept", rollout_rs_kept)):
                     field, found = made(*both, batch.engine_mask, config.rollout_correction)

@@ -12,10 +12,12 @@ from typing import Any
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
+from rltrain.cluster.placement import nodes_as_asked, plan_ranks
 from rltrain.cluster.runtime import connect
 from rltrain.cluster.teardown import StopSignals
 from rltrain.cluster.waits import Say
 from rltrain.cluster.watchdog import StallWatchdog
+from rltrain.config.machine import this_machine
 from rltrain.config.paths import IN_CHECKPOINT
 from rltrain.config.resolve import replaced
 from rltrain.config.schema import RunConfig
@@ -43,6 +45,7 @@ from rltrain.data.sft import Demonstration, SftDataset, SftSettings, build_sft
 from rltrain.records import run_record
 from rltrain.records.run_dir import RunDir, on_disk
 from rltrain.toy.make import make_toy
+from rltrain.workers.imports import imports_of
 
 VAL_LOSS = "val/loss"
 
@@ -115,7 +118,9 @@ def sft_session(config: SftConfig, directory: RunDir, console: Console, begin: f
         stages.say(f"going on from {position.checkpoint.path} (step {position.step} of {position.total_steps})")
     with ExitStack() as stack:
         with stages.stage("starting Ray"):
-            runtime = stack.enter_context(connect(run, directory.logs, stages.say, stages.still))
+            placed = plan_ranks(run, nodes_as_asked(run, this_machine().num_cpus))
+            imports = imports_of(run, placed.train)
+            runtime = stack.enter_context(connect(run, directory.logs, stages.say, stages.still, imports))
         stack.enter_context(StopSignals(runtime.waits, runtime.end_now, stages.say))
         context = Context(run, directory, runtime, position, stages, clock)
         return SftSession(prepared, context).run(console, begin)

@@ -165,10 +165,21 @@ def rejected(old: Tensor, engine: Tensor, mask: Tensor, settings: Config) -> lis
     return found
 
 
+def bypassed(correction: Config, log_p: Tensor, engine: Tensor, mask: Tensor) -> tuple[Tensor | None, Tensor]:
+    """With `bypass_mode`: importance weights and tokens kept, by what an update reads itself; verl's core_algos.py,
+    compute_policy_loss_bypass_mode (volcengine/verl at 1dda039).
+    """
+    now, kept = log_p.detach(), mask
+    for value, low, high in rejected(now, engine, mask, correction) if correction.get("rollout_rs") else ():
+        kept = kept & (value >= low) & (value <= high)
+    return importance(now, engine, mask, correction), kept
+
+
 def policy_terms(settings: Config, log_p: Tensor, old: Tensor, adv: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
     """The loss of each token by `actor.*`. PPO: Schulman et al. 2017, arXiv:1707.06347, equation 7, the two bounds of
     DAPO (arXiv:2503.14476), dual clip of Ye et al. 2019, arXiv:1912.09729, equation 5. GSPO-token: Zheng et al. 2025,
-    arXiv:2507.18071, section 4.3. CISPO: MiniMax 2025, arXiv:2506.13585, equation 4. Bounds of log ratios: verl's.
+    arXiv:2507.18071, section 4.3. CISPO: MiniMax 2025, arXiv:2506.13585, equation 4. `reinforce`: Williams 1992,
+    doi:10.1007/BF00992696. Bounds of log ratios: verl's.
     """
     low, high = 1 - float(settings["clip_ratio_low"]), 1 + float(settings["clip_ratio_high"])
     mode, log_ratio = settings["policy_loss"]["loss_mode"], only(log_p - old, mask)
@@ -177,7 +188,9 @@ def policy_terms(settings: Config, log_p: Tensor, old: Tensor, adv: Tensor, mask
         ratio = (mean + log_p - log_p.detach()).clamp(max=10).exp()
     else:
         ratio = log_ratio.clamp(-20, 20).exp()
-    if mode == "cispo":
+    if mode == "reinforce":
+        terms = -adv * log_p
+    elif mode == "cispo":
         terms = -ratio.detach().clamp(low, high) * adv * log_p
     else:
         terms = -torch.minimum(ratio * adv, ratio.clamp(low, high) * adv)

@@ -27,13 +27,16 @@ def advantages(ref: Reference) -> Link:
     few = f"the capsule keeps {len(case.rows)} of {case.head.rows} rows, and statistics are of all"
     if "token_level_rewards" in case.batch and "token_level_scores" in case.batch:
         links.append(_token_rewards(ref, settings))
-    if case.config("algorithm.rollout_correction.rollout_is") is not None or "rollout_is_weights" in case.batch:
-        if case.head.kept_rows is not None and settings["rollout_correction"].get("rollout_is_batch_normalize"):
+    # With bypass_mode the update corrects by what it reads itself: the loss's link has it.
+    correction: Mapping[str, Any] = settings.get("rollout_correction") or {}  # other trainers may have none
+    asked = {} if correction.get("bypass_mode") else correction
+    if asked.get("rollout_is") is not None or "rollout_is_weights" in case.batch:
+        if case.head.kept_rows is not None and correction.get("rollout_is_batch_normalize"):
             links.append(Link(name="advantages", status="unknown", said=few))
         else:
-            links.append(_weights(ref, settings["rollout_correction"]))
-    if case.config("algorithm.rollout_correction.rollout_rs") is not None or "rollout_rs_kept" in case.batch:
-        links.append(_rejected(ref, settings["rollout_correction"]))
+            links.append(_weights(ref, correction))
+    if asked.get("rollout_rs") is not None or "rollout_rs_kept" in case.batch:
+        links.append(_rejected(ref, correction))
     needed = {"gae": "values", "remax": "reward_baselines"}.get(settings["adv_estimator"], "token_level_rewards")
     if missing := [name for name in ("advantages", "token_level_rewards", needed) if name not in case.batch]:
         raise Unknown(f"the capsule has no {missing[0]}")

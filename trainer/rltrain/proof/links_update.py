@@ -282,7 +282,9 @@ def _settings_tried(update: Update) -> dict[str, dict[str, Any]]:
         "without dual clip": {"clip_ratio_c": None},
         "the two clip ratios exchanged": {"clip_ratio_low": high, "clip_ratio_high": low},
     }
-    tries |= {f"the loss '{mode}'": {"policy_loss": {"loss_mode": mode}} for mode in ("vanilla", "gspo", "cispo")}
+    tries |= {
+        f"the loss '{mode}'": {"policy_loss": {"loss_mode": mode}} for mode in ("vanilla", "gspo", "cispo", "reinforce")
+    }
     return tries | {f"KL by {kind}": {"kl_loss_type": kind} for kind in ("k1", "abs", "k2", "k3")}
 
 

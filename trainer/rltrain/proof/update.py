@@ -25,6 +25,9 @@ from rltrain.proof.reference import Reference
 Named = dict[str, Tensor]
 
 
+_REINFORCE: Mapping[str, Any] = {"policy_loss": {"loss_mode": "reinforce"}}
+
+
 @dataclass(frozen=True)
 class Counts:
     """What the losses of a mini batch are divided by."""
@@ -121,7 +124,9 @@ class Update:
 
         CHANGED: settings to try instead of the config's.
         """
-        settings, wide = {**self.settings, **(changed or {})}, read.shape[1]
+        correction = self.case.config("algorithm.rollout_correction") or {}
+        own = self.settings if correction.get("loss_type") != "reinforce" else {**self.settings, **_REINFORCE}
+        settings, wide = {**own, **(changed or {})}, read.shape[1]
         scale = settings.get("scale") or self.case.config("actor_rollout_ref.actor.loss_scale_factor")
         scale = float(scale or self.case.config("data.max_response_length"))
         mask = self.case.loss_mask[list(rows), :wide]
@@ -129,8 +134,8 @@ class Update:
         def field(name: str) -> Tensor:
             return formulas.only(self.case.batch[name][list(rows), :wide].to(read.dtype), mask)
 
-        def share(values: Tensor) -> Tensor:
-            return formulas.aggregate(values, mask, settings["loss_agg_mode"], counts.tokens, counts.rows, scale)
+        def share(values: Tensor, kept: Tensor = mask) -> Tensor:
+            return formulas.aggregate(values, kept, settings["loss_agg_mode"], counts.tokens, counts.rows, scale)
 
         read = formulas.only(read, mask)
         if self.role == "critic":
@@ -139,8 +144,11 @@ class Update:
             return {"loss": loss, "vf_loss": loss}
         weighted = "rollout_is_weights" in self.case.batch and not settings.get("unweighted")
         weights = field("rollout_is_weights") if weighted else torch.ones_like(read)
-        adv = field("advantages") * settings.get("sign", 1)
-        parts = {"pg_loss": share(formulas.policy_terms(settings, read, field("old_log_probs"), adv, mask, weights))}
+        adv, old, kept = field("advantages") * settings.get("sign", 1), field("old_log_probs"), mask
+        if correction.get("bypass_mode"):
+            found, kept = formulas.bypassed(correction, read, old, mask)
+            weights = weights if found is None or settings.get("unweighted") else found
+        parts = {"pg_loss": share(formulas.policy_terms(settings, read, old, adv, mask, weights), kept)}
         loss = parts["pg_loss"]
         if entropy is not None:
             parts["entropy_loss"] = share(formulas.only(entropy, mask))

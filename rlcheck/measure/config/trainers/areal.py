@@ -282,6 +282,12 @@ def _role(config: Config, role: str) -> dict[str, Any]:
         "sharding.param_offload": offload,
         "sharding.grad_offload": offload,
         "sharding.optimizer_offload": offload,
+        # fsdp_utils/parallel.py and vocab_parallel.py (4aef98d)
+        "sharding.reshard_after_forward": True,
+        "sharding.shard_size": -1,
+        "sharding.cpu_optimizer_share": 0.0,
+        "chunked_logits": True, "chunk_tokens": 1024,
+        "model.fused_kernels": False,
     }  # fmt: skip
     for letter, name in {"t": "tensor", "p": "pipeline", "c": "context", "e": "expert"}.items():
         found[f"sharding.{name}_parallel"] = UNKNOWN if backend is None else sizes.get(letter, 1)

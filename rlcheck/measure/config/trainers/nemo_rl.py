@@ -217,6 +217,7 @@ def _role(config: Config, role: str, at: str, own: str) -> dict[str, Any]:
     lora = f"{side}.peft" if megatron else f"{side}.lora_cfg"
     n, batch = pick.whole(f"{own}.num_generations_per_prompt"), pick.whole(f"{at}.train_global_batch_size")
     packed, dynamic = _is_on(config, f"{at}.sequence_packing"), _is_on(config, f"{at}.dynamic_batching")
+    together = bool(pick.raw("policy.generation.colocated.enabled"))
     rate = pick.mapping(f"{at}.megatron_cfg.optimizer") if megatron else pick.mapping(f"{at}.optimizer.kwargs")
     tokens = f"{at}.{'dynamic_batching' if dynamic else 'sequence_packing'}"
     found: dict[str, Any] = {
@@ -239,7 +240,17 @@ def _role(config: Config, role: str, at: str, own: str) -> dict[str, Any]:
         "sharding.pipeline_parallel": pick.whole(f"{side}.pipeline{word}", 1),
         "sharding.expert_parallel": pick.whole(f"{side}.expert{word}", 1),
         "sharding.sequence_parallel": 1,
-        "sharding.param_offload": pick.flag(f"{side}.cpu_offload"),
+        # setup.py, dtensor_policy_worker_v2.py (7ea279a): weights in float32, on the host while a colocated engine
+        # generates; FSDP's own offload with cpu_offload.
+        "sharding.model_dtype": pick.text(f"{at}.precision") or UNKNOWN if megatron else "float32",
+        "sharding.offload_policy": pick.flag(f"{side}.cpu_offload"),
+        "sharding.param_offload": together,
+        "sharding.optimizer_offload": together,
+        "sharding.reshard_after_forward": True,
+        "sharding.shard_size": -1,
+        "sharding.cpu_optimizer_share": UNKNOWN if megatron else 0.0,
+        "chunked_logits": False,
+        "model.fused_kernels": False,
     }  # fmt: skip
     return {f"{role}.{name}": value for name, value in found.items()} | {f"{role}.own_gpus": 0}
 

@@ -39,7 +39,6 @@ _FIELDS = {
     "actor.clip_ratio_c": "actor.dual_clip",
     "actor.use_kl_loss": "algo.kl.use_loss",
     "actor.kl_loss_coef": "algo.kl.init_coef",
-    "actor.sharding.optimizer_offload": "ds.adam_offload",
     "critic.model.path": "critic.model_name_or_path",
     "critic.optim.lr": "critic.adam.lr",
     "critic.optim.weight_decay": "critic.adam.weight_decay",
@@ -76,6 +75,9 @@ _NAMED = {
     "actor.optim.grad_clip": "actor.max_norm",
     "actor.optim.name": "actor.optim",
     "actor.sharding.dtype": "ds.param_dtype",
+    "actor.sharding.cpu_optimizer_share": "ds.adam_offload",
+    "actor.sharding.zero_stage": "ds.zero_stage",
+    "actor.sharding.optimizer_offload": "ds.enable_sleep",
     "actor.sharding.context_parallel": "ds.ring_attn_size",
     "actor.sharding.tensor_parallel": "ds.tensor_parallel_size",
     "actor.loss_mode": "actor.policy_loss_type",
@@ -89,6 +91,7 @@ _NAMED = {
     "reward.function_path": "reward.remote_url",
     "critic_warmup": "critic.freezing_steps",
 }
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # openrlhf/trainer/ppo_utils/experience_maker.py: what each estimator computes, under the names of verl's registry.
 _ESTIMATORS = {
     "gae": "gae", "reinforce": "reinforce_plus_plus", "rloo": "rloo", "group_norm": "grpo", "dr_grpo": "grpo",
@@ -97,7 +100,7 @@ _ESTIMATORS = {
 _GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 _LACKS = frozenset((
     "actor.model.trust_remote_code", "critic.model.trust_remote_code", "reward_model.model.trust_remote_code",
-    "actor.model.tokenizer_path", "actor.model.custom_chat_template", "actor.chunked_logits",
+    "actor.model.tokenizer_path", "actor.model.custom_chat_template",
 ))  # fmt: skip
 # Options before 0.10.2 and where they are now: openrlhf/cli/train_ppo_ray.py@91ca359 beside @ed62d0e.
 _MOVED = """
@@ -241,20 +244,36 @@ def _rollout(config: Config, engines: int) -> dict[str, Any]:
     }
 
 
-def _roles(config: Config, together: bool) -> dict[str, Any]:
+def _sharding(config: Config) -> dict[str, Any]:
+    """How DeepSpeed places a model that learns."""
     pick = config.pick
-    n, train = pick.whole("rollout.n_samples_per_prompt", 1), pick.whole("train.batch_size", 128)
-    mini = train // n if n > 0 and train % n == 0 else UNKNOWN
-    low, high = _range(pick.raw("actor.eps_clip_low_high"))
-    sharding = {
+    half = _DTYPES.get(pick.text("ds.param_dtype", "bf16"), UNKNOWN)
+    summed = pick.text("ds.grad_accum_dtype")
+    return {
         "strategy": "deepspeed",
-        "dtype": {"bf16": "bfloat16", "fp16": "float16"}.get(pick.text("ds.param_dtype", "bf16"), UNKNOWN),
+        "dtype": half,
+        "model_dtype": half,
+        "reduce_dtype": half if summed is None else _DTYPES.get(summed, UNKNOWN),
+        "zero_stage": pick.whole("ds.zero_stage", 2),
+        "cpu_optimizer_share": 1.0 if pick.flag("ds.adam_offload") else 0.0,
+        # offload_deepspeed_states (openrlhf/utils/deepspeed/deepspeed_utils.py): all but the 16-bit weights.
+        "optimizer_offload": pick.flag("ds.enable_sleep") and not pick.flag("ds.adam_offload"),
+        "param_offload": False,
+        "offload_policy": False,
         "context_parallel": pick.whole("ds.ring_attn_size", 1),
         "tensor_parallel": pick.whole("ds.tensor_parallel_size", 1),
         "sequence_parallel": 1,
         "pipeline_parallel": 1,
         "expert_parallel": 1,
     }
+
+
+def _roles(config: Config, together: bool) -> dict[str, Any]:
+    pick = config.pick
+    n, train = pick.whole("rollout.n_samples_per_prompt", 1), pick.whole("train.batch_size", 128)
+    mini = train // n if n > 0 and train % n == 0 else UNKNOWN
+    low, high = _range(pick.raw("actor.eps_clip_low_high"))
+    sharding = _sharding(config)
     found: dict[str, Any] = {
         "actor.mini_batch_size": mini,
         "critic.mini_batch_size": mini,
@@ -276,6 +295,12 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
     }  # fmt: skip
     for role in ("actor", "ref", "critic", "reward_model"):
         found |= {f"{role}.sharding.{name}": value for name, value in sharding.items()}
+        found |= {f"{role}.chunked_logits": False, f"{role}.model.fused_kernels": False}
+    third = sharding["zero_stage"] == 3
+    for role in ("ref", "reward_model"):  # get_ds_eval_config: stage 3 as the actor, else each GPU has all of it
+        found |= {f"{role}.sharding.zero_stage": 3 if third else 0, f"{role}.sharding.optimizer_offload": False}
+    if pick.flag("ref.offload"):
+        found["ref.sharding.param_offload"] = third or UNKNOWN
     for role in ("actor", "critic"):
         found[f"{role}.optim.name"] = pick.text(f"{role}.optim", "adam").replace("adam", "adamw")
         # DeepSpeed clips nothing at 0.

@@ -186,6 +186,9 @@ def _actor(config: Config) -> dict[str, Any]:
         "actor.optim.lr_warmup_steps": -1 if constant else pick.whole("trainer.scheduler.warmup_steps", 10),
         "actor.optim.lr_warmup_steps_ratio": 0.0,
         "actor.own_gpus": 0,
+        "actor.infer_dynamic_batch": True,
+        "actor.infer_max_tokens": length if isinstance(length, int) else UNKNOWN,
+        "actor.model.fused_kernels": False,
         "actor.sharding.strategy": "fsdp2",
         "actor.sharding.shard_size": UNKNOWN if ranks is None else -1 if replicas <= 1 else ranks // replicas,
         # prime_rl/trainer/model.py

@@ -140,6 +140,9 @@ def _derive(config: Config) -> dict[str, Any]:
         "rollout.n": pick.whole("num_return_sequences_in_group") or UNKNOWN,
         "rollout.name": engine if engine in ("vllm", "sglang") else UNKNOWN,
         "rollout.mode": "async",
+        # vllm_strategy.py and sglang_strategy.py: an engine beside training goes to the host between its turns.
+        "rollout.sleeps": UNKNOWN if train is None or infer is None else bool(train & infer),
+        "rollout.expert_parallel": UNKNOWN if any("expert" in key for key in settings) else 1,
         "rollout.multi_turn": config.kind == "agentic",
         "rollout.tensor_parallel": settings.get("tensor_parallel_size", pick.whole(f"{_INFER}.num_gpus_per_worker", 1)),
         "rollout.memory_utilization": settings.get("gpu_memory_utilization") or settings.get(
@@ -147,8 +150,16 @@ def _derive(config: Config) -> dict[str, Any]:
         "rollout.max_model_len": settings.get("max_model_len"),
         "rollout.engine_kwargs": settings,
     }  # fmt: skip
+    return found | _roles(config)
+
+
+def _roles(config: Config) -> dict[str, Any]:
+    """Where each model is, and how it makes log-probabilities."""
+    pick, found = config.pick, dict[str, Any]()
     for role, at in (("actor", _TRAIN), ("ref", "reference"), ("critic", "critic")):
         found |= {f"{role}.sharding.{name}": value for name, value in _sharding(config, at).items()}
+        found[f"{role}.infer_dynamic_batch"] = pick.flag(f"{at}.use_dynamic_batching_in_infer")
+        found |= {f"{role}.chunked_logits": False, f"{role}.model.fused_kernels": False}
     return found
 
 
@@ -159,6 +170,18 @@ def _sharding(config: Config, at: str) -> dict[str, Any]:
         "strategy": "megatron" if name.startswith("megatron") else "fsdp2" if name.startswith("fsdp2") else UNKNOWN,
         "dtype": _DTYPES.get(pick.text(f"{at}.model_args.dtype", ""), UNKNOWN),
     }
+    megatron, dtype, spread = found["strategy"] == "megatron", found["dtype"], settings.get("fsdp_size", 1)
+    offloads = pick.flag("is_offload_states")
+    # fsdp2_strategy.py and base_config.py (8eb27cc)
+    found |= {
+        "model_dtype": dtype if megatron else UNKNOWN,
+        "param_offload": offloads, "optimizer_offload": offloads,
+        "offload_policy": bool(settings.get("offload_policy", False)),
+        "reshard_after_forward": settings.get("reshard_after_forward") is not False,
+        "shard_size": spread if isinstance(spread, int) and spread > 1 else -1,
+        "cpu_optimizer_share": UNKNOWN if any("cpu_offload" in key for key in settings) else 0.0,
+        "sequence_parallel": 1,
+    }  # fmt: skip
     for one in ("tensor", "pipeline", "expert"):
         found[f"{one}_parallel"] = settings.get(f"{one}_model_parallel_size", 1)
     return found | {"context_parallel": settings.get("context_parallel_size", 1)}

@@ -149,6 +149,9 @@ def _derive(config: Config) -> dict[str, Any]:
     }  # fmt: skip
     for role, at in (("actor", _POLICY), ("ref", "trainer.ref"), ("critic", _CRITIC)):
         found |= {f"{role}.{name}": value for name, value in _sharding(config, at).items()}
+        # model_wrapper.py (a956457): logits are whole, their entropy alone is made in chunks.
+        found |= {f"{role}.chunked_logits": False, f"{role}.model.fused_kernels": False}
+        found[f"{role}.infer_dynamic_batch"] = False
     return found
 
 
@@ -164,8 +167,16 @@ def _gpus(config: Config, role: str) -> int:
 def _sharding(config: Config, at: str) -> dict[str, Any]:
     pick, strategy = config.pick, config.pick.text("trainer.strategy", "fsdp")
     megatron, side = strategy == "megatron", f"{at}.megatron_config"
+    together = pick.flag(f"{_PLACES}.colocate_all", True) and not pick.flag(f"{at}.fsdp_config.cpu_offload")
     return {
         "sharding.strategy": {"fsdp": "fsdp2", "fsdp2": "fsdp2", "megatron": "megatron"}.get(strategy, UNKNOWN),
+        # fsdp_worker.py: what learns is loaded in float32, a reference in bfloat16; Megatron keeps its own copy.
+        "sharding.model_dtype": "bfloat16" if megatron or at == "trainer.ref" else "float32",
+        # fsdp_strategy.py: with colocate_all a role goes to the host while it is idle, unless FSDP keeps it there.
+        "sharding.param_offload": together,
+        "sharding.optimizer_offload": together and pick.flag(f"{at}.optimizer_config.offload_after_step", True),
+        "sharding.reshard_after_forward": pick.flag(f"{at}.fsdp_config.reshard_after_forward", True),
+        "sharding.cpu_optimizer_share": 0.0,
         "sharding.dtype": "bfloat16" if pick.flag("trainer.bf16", True) else "float32",
         "sharding.sequence_parallel": 1 if megatron else pick.whole(f"{at}.sequence_parallel_size", 1),
         "sharding.tensor_parallel": pick.whole(f"{side}.tensor_model_parallel_size", 1) if megatron else 1,

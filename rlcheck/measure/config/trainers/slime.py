@@ -240,9 +240,11 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
         "ref.infer_max_tokens": infer_tokens,
         "ref.shares_actor": False,
     }
+    chunk = config.pick.whole("log-probs-chunk-size", -1)
     for role in ("actor", "ref", "critic", "reward_model"):
         found |= {f"{role}.sharding.{name}": value for name, value in _sharding(config, together).items()}
-        found[f"{role}.own_gpus"] = 0
+        found |= {f"{role}.own_gpus": 0, f"{role}.chunked_logits": chunk > 0, f"{role}.model.fused_kernels": False}
+        found[f"{role}.chunk_tokens"] = max(chunk, 1)
     return found
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 from rlcheck.facts.config import RunSpec
 from rlcheck.measure.config.config import Config
+from rlcheck.measure.config.launchers import sharding, world
 from rlcheck.measure.config.trainer import UNKNOWN, Refusal, Trainer
 
 _FIELDS = {
@@ -77,11 +77,6 @@ _LACKS = frozenset((
     "actor.model.remove_padding", "actor.dynamic_batch", "actor.infer_dynamic_batch", "critic_warmup",
     "actor.clip_ratio_c", "actor.sharding.offload_policy",
 ))  # fmt: skip
-# trl/accelerate_configs/*.yaml: how each shards, and for how many processes.
-_ACCELERATE = {
-    "single_gpu": ("ddp", 1), "multi_gpu": ("ddp", 8), "fsdp1": ("fsdp", 8), "fsdp2": ("fsdp2", 8),
-    "zero1": ("deepspeed", 8), "zero2": ("deepspeed", 8), "zero3": ("deepspeed", 8),
-}  # fmt: skip
 # trl/trainer/grpo_trainer.py and grpo_config.py: how each loss adds tokens up, under verl's names.
 _AGGREGATED = {"dapo": "token-mean", "bnpo": "token-mean", "grpo": "seq-mean-token-mean",
                "dr_grpo": "seq-mean-token-sum-norm"}  # fmt: skip
@@ -89,37 +84,6 @@ _MODEL = {"model": "model_name_or_path"}
 _LORA = {"r": "lora_r", "lora_alpha": "lora_alpha", "target_modules": "lora_target_modules", "use_dora": "use_dora",
          "use_rslora": "use_rslora", "lora_dropout": "lora_dropout"}  # fmt: skip
 _KINDS = {"GRPOConfig": "grpo", "RLOOConfig": "rloo", "PPOConfig": "ppo", "AsyncGRPOConfig": "async_grpo"}
-
-
-def world(config: Config) -> tuple[int | None, int | None]:
-    """Nodes and processes on each, as the launcher is told; None where it is not said."""
-    found: dict[str, str] = {}
-    words = [part for word in config.before for part in word.split("=", 1)]
-    for name, value in pairwise(words):
-        found[name.lstrip("-").replace("-", "_")] = value
-    found |= {name: str(value) for name, value in config.launch.items()}
-    nodes, total = _int(found.get("num_machines") or found.get("nnodes")), _int(found.get("num_processes"))
-    each = _int(found.get("nproc_per_node"))
-    if each is None and total is None and found.get("accelerate_config") in _ACCELERATE:
-        total = _ACCELERATE[found["accelerate_config"]][1]
-    if each is None and total is not None:
-        each = total // max(1, nodes or 1)
-    return (nodes or 1, each) if each else (nodes, None)
-
-
-def _int(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
-
-
-def _strategy(config: Config) -> Any:
-    name = str(config.launch.get("accelerate_config", ""))
-    if name in _ACCELERATE:
-        return _ACCELERATE[name][0]
-    if config.pick.raw("deepspeed"):
-        return "deepspeed"
-    flags = {"use_deepspeed": "deepspeed", "use_fsdp": "fsdp"}
-    said = [kind for flag, kind in flags.items() if config.launch.get(flag) or f"--{flag}" in config.before]
-    return said[0] if said else UNKNOWN
 
 
 def _sizes(config: Config) -> tuple[int, int, int | None]:
@@ -205,7 +169,7 @@ def _local(name: str | None) -> Any:
 
 
 def _actor(config: Config, beta: float) -> dict[str, Any]:
-    pick, strategy, ppo = config.pick, _strategy(config), config.kind == "ppo"
+    pick, ppo = config.pick, config.kind == "ppo"
     loss, level = pick.text("loss_type", ""), pick.text("importance_sampling_level", "token")
     peft = pick.flag("use_peft") or ("lora_r" in config.given and "use_peft" not in config.given)
     half = pick.flag("fp16")
@@ -229,16 +193,38 @@ def _actor(config: Config, beta: float) -> dict[str, Any]:
         "actor.optim.lr_scheduler_type": pick.text("lr_scheduler_type", "linear"),
         # Trainer clips nothing at 0.
         "actor.optim.grad_clip": pick.number("max_grad_norm", 1.0) or None,
-        "actor.sharding.model_dtype": _model_dtype(config, inner),
+        "actor.sharding.model_dtype": (kept := _model_dtype(config, inner)),
+        "ref.sharding.model_dtype": kept,
+        **_heads(config),
         "ref.shares_actor": peft,
         "critic.optim.lr": pick.number("learning_rate", 3e-6),
     }  # fmt: skip
+    # DeepSpeed adds gradients up in the type that it computes in.
+    shards = {"dtype": computes, "reduce_dtype": computes, **sharding(config)}
     for role in ("actor", "ref", "critic", "reward_model"):
-        found |= {f"{role}.sharding.strategy": strategy, f"{role}.sharding.dtype": computes}
+        found |= {f"{role}.sharding.{name}": value for name, value in shards.items()}
         found |= {f"{role}.sharding.{name}_parallel": 1 for name in (
             "sequence", "tensor", "pipeline", "context", "expert")}  # fmt: skip
         found[f"{role}.own_gpus"] = 0
+    if str(shards["strategy"]).startswith("fsdp") and computes != "float32":
+        # accelerate/accelerator.py and utils/fsdp_utils.py (16cb6eb): what learns is kept in float32.
+        found["actor.sharding.model_dtype"] = "float32"
     return found
+
+
+def _heads(config: Config) -> dict[str, Any]:
+    """How log-probabilities are made: by tiles of the head (`add_fused_lm_head`, 1.16.0), before from whole logits."""
+    fused = _number(config.version) >= (1, 16) and config.kind in ("grpo", "rloo")
+    found: dict[str, Any] = {}
+    for role in ("actor", "ref", "critic", "reward_model"):
+        found[f"{role}.model.fused_kernels"] = fused and role in ("actor", "ref")
+        found |= {f"{role}.chunked_logits": False, f"{role}.infer_dynamic_batch": False}
+        found[f"{role}.infer_micro_batch_size"] = config.pick.whole("per_device_train_batch_size", 8)
+    return found
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
 def _model_dtype(config: Config, inner: dict[str, Any]) -> Any:
@@ -261,12 +247,30 @@ def _rollout(config: Config, vllm: bool) -> dict[str, Any]:
         "rollout.multi_turn": False,
         "rollout.calculate_log_probs": vllm,
         "rollout.engine_kwargs": {},
+        **_engine(config, vllm),
     }
     if not vllm:
         found |= {"rollout.memory_utilization": UNKNOWN, "rollout.tensor_parallel": 1}
     if config.kind == "ppo":
         found |= {"rollout.n": 1, "data.max_response_length": pick.whole("response_length", 53)}
     return found
+
+
+def _engine(config: Config, vllm: bool) -> dict[str, Any]:
+    """What trl/generation/vllm_generation.py (1.16.0) gives to vLLM beside its options; a server's are its own."""
+    pick, (device, _, steps) = config.pick, _sizes(config)
+    here = vllm and pick.text("vllm_mode") == "colocate" and config.kind != "async_grpo"
+    tensor = pick.whole("vllm_tensor_parallel_size", 1)
+    return {
+        "rollout.in_process": here or not vllm,
+        # A server of its own: what it is given, its own command line says.
+        "rollout.enforce_eager": UNKNOWN if vllm and not here else False,
+        "rollout.max_seqs": UNKNOWN if not here or steps is None else device * tensor * steps,
+        "rollout.max_batched_tokens": 4096 if here else UNKNOWN,
+        "rollout.sync_bucket_bytes": 0,
+        # vLLM's "auto": 16 bits, whatever the files hold.
+        "rollout.dtype": "auto",
+    }
 
 
 def _refused(config: Config, spec: RunSpec) -> Iterator[Refusal]:
@@ -332,6 +336,7 @@ TRAINER = Trainer(
     documents=True,
     config_option="--config",
     beside=frozenset(("env",)),
+    launcher_options=("--config_file", "--accelerate_config"),
     calls={
         **dict.fromkeys(_KINDS), "ModelConfig": None, "ScriptArguments": None, "LoraConfig": _LORA,
         "GRPOTrainer": _MODEL, "RLOOTrainer": _MODEL, "AsyncGRPOTrainer": _MODEL,

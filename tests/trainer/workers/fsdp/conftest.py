@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.workers.fsdp import scenes, two_ranks
+from tests.trainer.workers.fsdp import ensemble, scenes, two_ranks
 from tests.trainer.workers.fsdp.configs import make_config
 from tests.trainer.workers.fsdp.models import SHAPES, make_large, make_model, make_scorer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a play waits for all of its scenes."""
+    for item in items:
+        if {"played", "four"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(ensemble.TIMEOUT_S + 60))
 
 
 @pytest.fixture(scope="session", autouse=True)

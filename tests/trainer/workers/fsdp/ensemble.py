@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -14,8 +15,10 @@ import torch
 
 from tests.trainer.workers.fsdp import scenes
 
-TIMEOUT_S = 300
-"""Of two ranks."""
+TIMEOUT_S = 600
+"""Of all scenes, beside other tests."""
+FAILED = "failed"
+"""In a rank's results: which scene could not be played, and why."""
 Scene = Callable[[Path, int, int], Any]
 """(where the models lie, rank, a port) -> what the tests look at."""
 
@@ -40,13 +43,23 @@ def _play(played: Mapping[str, Scene], where: Path, rank: int, ports: list[int],
         try:
             results[name] = scene(where, rank, port)
         except Exception:
-            results[name] = traceback.format_exc()
+            results[FAILED] = f"{name}: {traceback.format_exc()}"
             break
     torch.save(results, answer)
 
 
 def play_all(played: Mapping[str, Scene], where: Path, num_ranks: int) -> list[dict[str, Any]]:
-    """The results of all scenes PLAYED, by rank. WHERE holds the models."""
+    """The results of all scenes PLAYED, by rank. WHERE holds the models; what a failed play adds to it is removed."""
+    there = set(where.iterdir())
+    try:
+        return _play_once(played, where, num_ranks)
+    except BaseException:
+        for left in set(where.iterdir()) - there:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        raise
+
+
+def _play_once(played: Mapping[str, Scene], where: Path, num_ranks: int) -> list[dict[str, Any]]:
     ports = [scenes.free_port() for _ in played]
     answers = [where / f"rank{rank}of{num_ranks}.pt" for rank in range(num_ranks)]
     context = multiprocessing.get_context("spawn")
@@ -60,9 +73,13 @@ def play_all(played: Mapping[str, Scene], where: Path, num_ranks: int) -> list[d
             process.start()
     try:
         for process in ranks:
-            process.join(TIMEOUT_S * num_ranks / 2)
+            process.join(TIMEOUT_S)
     finally:
         for process in ranks:
             process.kill()
+            process.join()
     assert [process.exitcode for process in ranks] == [0] * num_ranks
-    return [torch.load(answer, weights_only=False) for answer in answers]
+    results: list[dict[str, Any]] = [torch.load(answer, weights_only=False) for answer in answers]
+    failed = [f"rank {rank}, {found[FAILED]}" for rank, found in enumerate(results) if FAILED in found]
+    assert not failed, "\n".join(failed)
+    return results

@@ -1,7 +1,7 @@
 """Whatever family a model is of: packed rows, padded rows and rows alone are one, or the model is refused."""
 
 # Transformers is typed in part.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rltrain.core.errors import UserError
 from rltrain.workers.fsdp import attention, packing
+from rltrain.workers.fsdp.build import decoder_layers
 from rltrain.workers.fsdp.forward import Policy
 from rltrain.workers.fsdp.weights import check_names
 from tests.every import every
@@ -141,6 +142,13 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:
     config = make_config(saved("bert", tmp_path), packed=False)
     with pytest.raises(UserError, match="lets a token see later ones"), scenes.worker(config):
         pass
+
+
+def test_what_shares_weights_is_no_layer_of_its_own() -> None:
+    """BERT's embeddings must not be split either, and are tied to its head: in a group of their own they would part."""
+    model = tiny_model("bert")
+    assert "BertEmbeddings" in set(model._no_split_modules or ())
+    assert {type(layer).__name__ for layer in decoder_layers(model)} == {"BertLayer"}
 
 
 def test_rows_without_borders_and_without_a_mask_are_refused() -> None:

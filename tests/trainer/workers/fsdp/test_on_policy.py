@@ -77,3 +77,27 @@ def test_rows_without_old_log_probs_are_learnt_from_once(models: Path) -> None:
     batch["advantages"] = torch.zeros(batch["response_mask"].shape)
     with scenes.worker(config) as worker, pytest.raises(ValueError, match="too many values"):
         worker.update_and_read_actor(actor_minis(batch, config, 1, 1)[0])
+
+
+def test_a_bypass_corrects_alike_however_rows_are_cut(models: Path) -> None:
+    """Weights and rejection are made in each pass, of whole rows: micro batches change nothing but rounding."""
+    correction = {"bypass_mode": True, "loss_type": "reinforce", "rollout_is": "sequence", "rollout_is_threshold": 1.3,
+                  "rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.9_1.12"}  # fmt: skip
+    batch, rng = random_batch(16, seed=3), torch.Generator().manual_seed(4)
+    batch["advantages"] = torch.randn(batch["response_mask"].shape, generator=rng) * batch["response_mask"]
+    found: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
+    for micro in (1, 16):
+        size = {"ppo_micro_batch_size_per_gpu": micro}
+        config = one_step(models, actor=size, algorithm={"rollout_correction": correction})
+        with scenes.worker(config) as worker:
+            read = worker.log_probs(batch)["old_log_probs"]
+            apart = torch.linspace(-0.2, 0.2, len(read))[:, None]
+            rows = {**batch, **worker.ref_log_probs(batch), "old_log_probs": read + apart}
+            minis = actor_minis(rows, config, 1, 1)[0]
+            found.append((worker.update_actor(minis), scenes.full(worker)))
+    (fine, weights), (coarse, others) = found
+    for name in ("actor/pg_loss", "rollout_corr/rollout_is_mean", "rollout_corr/rollout_rs_masked_fraction"):
+        assert fine[name] == pytest.approx(coarse[name], rel=1e-4, abs=1e-6), name
+    assert 0 < fine["rollout_corr/rollout_rs_masked_fraction"] < 1
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, others[name], rtol=1e-3, atol=1e-6)

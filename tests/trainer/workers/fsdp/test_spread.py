@@ -40,8 +40,8 @@ def test_rank_0_says_what_the_tensors_are(played: list[dict[str, Any]]) -> None:
     assert "ranks 0 and 1 have other models (weight)" in first["error"]
 
 
-def test_only_rank_0_ever_holds_the_whole_model(models: Path, played: list[dict[str, Any]]) -> None:
+def test_no_rank_ever_holds_the_whole_model(models: Path, played: list[dict[str, Any]]) -> None:
     size = (models / "large" / "model.safetensors").stat().st_size
-    first, second = (rank["memory"] for rank in played)
-    assert first > 0.8 * size, "else the measure shows nothing"
-    assert second < 0.8 * size, "its shards are half, a layer at a time is a fourteenth, buffers up to a seventh"
+    for rank in played:
+        # Its shards are half, a layer at a time is a fourteenth, buffers up to a seventh.
+        assert 0.3 * size < rank["memory"] < 0.8 * size

@@ -195,7 +195,7 @@ def other_tensors(where: Path, rank: int, port: int) -> Any:
     connect(RankInfo(rank, WORLD_SIZE, "127.0.0.1", port, "cpu"), timeout_s=30)
     try:
         same = read_once(lambda: nn.Linear(2, 2, dtype=torch.float64), lambda: nn.Linear(2, 2))
-        spread_parameters(same, torch.device("cpu"))
+        spread_parameters(same, torch.device("cpu"), lambda parameter: parameter.data)
         try:
             read_once(lambda: nn.Linear(2, 2), lambda: nn.Linear(2, 3))
         except UserError as error:

@@ -9,10 +9,11 @@ from torch import Tensor
 from rltrain.algos.policy_losses.cispo import cispo
 from rltrain.algos.policy_losses.gspo import gspo
 from rltrain.algos.policy_losses.inputs import PolicyLossInputs
+from rltrain.algos.policy_losses.reinforce import reinforce
 from rltrain.algos.policy_losses.vanilla import vanilla
 
 PolicyLoss = Callable[[PolicyLossInputs], tuple[Tensor, dict[str, Tensor]]]
 
 POLICY_LOSSES: Mapping[str, PolicyLoss] = {"vanilla": vanilla, "gspo": gspo, "cispo": cispo}
 
-__all__ = ["POLICY_LOSSES", "PolicyLoss", "PolicyLossInputs"]
+__all__ = ["POLICY_LOSSES", "PolicyLoss", "PolicyLossInputs", "reinforce"]

@@ -38,6 +38,9 @@ class RolloutCorrectionConfig(Section):
     """Of each criterion, with commas: 0.5_2.0 (or 2.0) for k1, an upper bound for k2 and k3."""
     bypass_mode: bool = False
     """Take the engine's log-probabilities as the old policy's, without computing the actor's."""
+    loss_type: Literal["ppo_clip", "reinforce"] = "ppo_clip"
+    """With bypass_mode: `ppo_clip`, the ratio to the engine's policy is clipped; `reinforce`, -w A log pi, where w are
+    the weights of `rollout_is` and nothing is clipped."""
 
 
 class FilterGroupsConfig(Section):

@@ -170,7 +170,16 @@ def footer(metrics: Mapping[str, float]) -> list[str]:
         _fact(metrics, "actor/kl_loss", "{:.1e} in the loss"),
         _fact(metrics, "actor/reward_kl_penalty", "{:.1e} in the reward"),
     ]
-    parts = {"": speed, "seconds: ": times, "KL to the reference: ": drift}
+    idle = [
+        _fact(metrics, "perf/training_idle", "ranks idle {:.0%}"),
+        _fact(metrics, "perf/rollout_idle", "engines idle {:.0%}"),
+        _fact(metrics, "training/policy_staleness/mean", "{:.1f} updates behind")
+        if "perf/rollout_idle" in metrics
+        else "",
+        _fact(metrics, "rollout/buffer_finished", "{:.0f} groups wait"),
+        _fact(metrics, "rollout/interrupted_answers", "{:.0%} of answers interrupted"),
+    ]
+    parts = {"": speed, "seconds: ": times, "asynchrony: ": idle, "KL to the reference: ": drift}
     return [line for title, facts in parts.items() for line in _joined(title, [fact for fact in facts if fact])]
 
 

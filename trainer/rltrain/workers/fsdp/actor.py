@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from rltrain.algos.aggregation import AggNormalizer, aggregate
+from rltrain.algos.bypass import correction_now
 from rltrain.algos.kl import kl_penalty
-from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs
-from rltrain.config.schema import ActorConfig
+from rltrain.algos.policy_losses import POLICY_LOSSES, PolicyLossInputs, reinforce
+from rltrain.config.schema import ActorConfig, RolloutCorrectionConfig
 from rltrain.core.tensors import floats
 from rltrain.workers.fsdp.forward import Policy
 from rltrain.workers.fsdp.fused_head import EntropyUse
@@ -25,10 +26,16 @@ class ActorLoss:
     """aggregate(policy loss) + kl_loss_coef * aggregate(KL) - entropy_coeff * aggregate(entropy)."""
 
     def __init__(
-        self, policy: Policy, config: ActorConfig, watch: Watch = UNWATCHED, reads_entropy: bool = False
+        self,
+        policy: Policy,
+        config: ActorConfig,
+        watch: Watch = UNWATCHED,
+        reads_entropy: bool = False,
+        bypass: RolloutCorrectionConfig | None = None,
     ) -> None:
-        """CONFIG is resolved: both clip ratios are set. READS_ENTROPY: also where it has no part in the loss."""
-        self._policy = policy
+        """CONFIG is resolved: both clip ratios are set. READS_ENTROPY: also where it has no part in the loss. BYPASS:
+        the old log-probabilities are the engine's, and are corrected for here."""
+        self._policy, self._bypass = policy, bypass
         self._config = config
         self._watch = watch
         self._entropy: EntropyUse = "learnt" if config.entropy_coeff else "read" if reads_entropy else "none"
@@ -41,8 +48,8 @@ class ActorLoss:
         """The loss of a micro batch, and its sums for the metrics. Without `old_log_probs` they are its own."""
         config, mask = self._config, rows["response_mask"].bool()
 
-        def share(terms: Tensor) -> Tensor:
-            return aggregate(terms, mask, config.loss_agg_mode, normalizer)
+        def share(terms: Tensor, kept: Tensor = mask) -> Tensor:
+            return aggregate(terms, kept, config.loss_agg_mode, normalizer)
 
         stats = self._policy(rows, self._entropy)
         if "old_log_probs" not in rows:
@@ -51,8 +58,13 @@ class ActorLoss:
         self.read = {name: values.detach() for name, values in computed.items()}
         self._watch.read(rows, **self.read)
         self.log_ratio = ((stats.log_probs.detach() - rows["old_log_probs"]).abs() * mask).amax()
-        terms, sums = POLICY_LOSSES[config.policy_loss.loss_mode](self._inputs(stats.log_probs, rows, mask))
-        loss = policy_loss = share(terms)
+        kept, corrected, of_tokens = mask, dict[str, Tensor](), POLICY_LOSSES[config.policy_loss.loss_mode]
+        if self._bypass is not None:
+            weights, kept, corrected = correction_now(stats.log_probs, rows["old_log_probs"], mask, self._bypass)
+            rows = rows if weights is None else {**rows, "rollout_is_weights": weights}
+            of_tokens = reinforce if self._bypass.loss_type == "reinforce" else of_tokens
+        terms, sums = of_tokens(self._inputs(stats.log_probs, rows, mask))
+        loss = policy_loss = share(terms, kept)
         shares = {"pg_loss": policy_loss}
         if stats.entropys is not None:
             shares["entropy_loss"] = share(stats.entropys)
@@ -61,7 +73,7 @@ class ActorLoss:
             kl = share(kl_penalty(stats.log_probs, rows["ref_log_probs"], config.kl_loss_type, mask))
             loss = loss + config.kl_loss_coef * kl
             shares["kl_loss"] = kl
-        return loss, {**shares, **sums, "loss": loss, "loss_tokens": mask.sum()}
+        return loss, {**shares, **sums, **corrected, "loss": loss, "loss_tokens": mask.sum()}
 
     def _inputs(self, log_probs: Tensor, rows: Shard, mask: Tensor) -> PolicyLossInputs:
         config = self._config
@@ -85,9 +97,10 @@ def update_actor(
     config: ActorConfig,
     minis: Sequence[MiniBatch],
     data_ranks: int,
-    reads_entropy: bool = False,
+    bypass: RolloutCorrectionConfig | None = None,
 ) -> dict[str, float]:
-    """Train on MINIS, all epochs in order (collective). READS_ENTROPY: also where it has no part in the loss.
+    """Train on MINIS, all epochs in order (collective). BYPASS: of a run whose old log-probabilities are the engine's,
+    where nothing has read the entropy before.
 
     Returns:
         verl's metrics, equal on all ranks. `actor/pg_loss`, `entropy_loss` (where entropies are computed), `kl_loss`
@@ -103,7 +116,7 @@ def update_actor(
         if len(ratios) < minis[0].micro_batches:
             ratios.append(loss.log_ratio)
 
-    loss = ActorLoss(policy, config, sharded.watch, reads_entropy)
+    loss = ActorLoss(policy, config, sharded.watch, reads_entropy=bypass is not None, bypass=bypass)
     metrics = _train(sharded, config, minis, data_ranks, loss, seen)
     metrics["actor/log_ratio_before_step"] = largest(max(floats(torch.stack(ratios))), sharded.device)
     return metrics
@@ -152,6 +165,7 @@ def _train(
     shares = [name for name in ("pg_loss", "entropy_loss", "loss") if name in sums]
     metrics = {f"actor/{name}": sums[name] / len(minis) for name in shares}
     metrics |= {f"actor/{name}": sums[name] / tokens for name in ("pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")}
+    metrics |= {f"rollout_corr/{name}": sums[name] / tokens for name in sums if name.startswith("rollout_")}
     if config.use_kl_loss:
         metrics |= {"actor/kl_loss": sums["kl_loss"] / len(minis), "actor/kl_coef": config.kl_loss_coef}
     metrics["actor/loss_tokens"] = sums["loss_tokens"]

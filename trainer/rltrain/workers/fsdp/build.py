@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -27,6 +27,7 @@ from rltrain.workers.fsdp.comm_timing import time_weights
 from rltrain.workers.fsdp.mesh import Mesh
 from rltrain.workers.fsdp.precision import training_dtype
 from rltrain.workers.fsdp.spread import read_once, spread_buffers, spread_parameters
+from rltrain.workers.fsdp.tensor_files import TensorFiles, has_files, is_plain, parameters_without_memory
 from rltrain.workers.fsdp.value_model import ValueModel
 from rltrain.workers.fsdp.weights import check_names
 
@@ -62,11 +63,17 @@ class Weights(Protocol):
 class FromFiles:
     """Rank 0 reads the model's files and spreads their tensors; the others hold shapes until then."""
 
+    def __init__(self) -> None:
+        self._unread: dict[nn.Parameter, tuple[TensorFiles, str]] = {}
+        """Parameters of models on rank 0 that are still in files, under which name."""
+
     def load(self, auto_class: Any, model: ModelConfig, keywords: dict[str, Any]) -> PreTrainedModel:
-        """See `Weights.load`: whole on rank 0's host, without weights elsewhere (collective)."""
+        """See `Weights.load`: in files or whole on rank 0's host, without weights elsewhere (collective)."""
 
         def read() -> PreTrainedModel:
             with _refusals(auto_class, model):
+                if (unread := self._leave_in_files(auto_class, model, keywords)) is not None:
+                    return unread
                 loaded, report = auto_class.from_pretrained(
                     model_directory(model), output_loading_info=True, **keywords
                 )
@@ -79,13 +86,33 @@ class FromFiles:
 
         return read_once(read, make)
 
+    def _leave_in_files(self, auto_class: Any, model: ModelConfig, keywords: dict[str, Any]) -> PreTrainedModel | None:
+        """The model whose parameters are read when they are placed; None where transformers has to read its files."""
+        directory = model_directory(model)
+        if not has_files(directory):
+            return None
+        with parameters_without_memory():
+            hollow: PreTrainedModel = auto_class.from_config(**keywords)
+        files = TensorFiles(directory)
+        names = files.names_of(hollow) if is_plain(hollow) else None
+        if names is None:
+            return None
+        self._unread |= {parameter: (files, name) for parameter, name in names.items()}
+        return hollow.eval()  # as transformers leaves what it reads
+
+    def _values(self, parameter: nn.Parameter) -> Tensor:
+        if parameter not in self._unread:
+            return parameter.data
+        files, name = self._unread.pop(parameter)
+        return files.read(name).to(parameter.dtype)
+
     def check(self, model: PreTrainedModel) -> None:
         """See `Weights.check`."""
         check_names(model)
 
     def place_parameters(self, module: nn.Module, device: torch.device) -> None:
         """See `Weights.place_parameters`."""
-        spread_parameters(module, device)
+        spread_parameters(module, device, self._values)
 
     def place_buffers(self, module: nn.Module, device: torch.device) -> None:
         """See `Weights.place_buffers`."""
@@ -188,8 +215,8 @@ def _silence_dropout(config: PretrainedConfig) -> None:
 def shard(model: nn.Module, fsdp: FsdpConfig, ranks: Mesh, weights: Weights = FILES) -> FSDPModule:
     """Shard MODEL in place over RANKS: each decoder layer, then a value head, then the rest as one group (collective).
 
-    MODEL comes from WEIGHTS. Those of files are on rank 0, and reach the other ranks one group at a time, so that
-    beside its shards a rank other than 0 never holds more than one group. Tied parameters lie in the last group
+    MODEL comes from WEIGHTS. Those of files reach all ranks one group at a time, so that beside its shards a rank never
+    holds more than one group (rank 0: where `tensor_files` can read them). Tied parameters lie in the last group
     together, and stay tied.
     Parameters keep `model_dtype`; forward and backward run in `dtype`; gradients are averaged over ranks in
     float32. With `fsdp_size` it is sharded over so many ranks, and the others hold copies (HSDP).
@@ -221,7 +248,7 @@ def shard(model: nn.Module, fsdp: FsdpConfig, ranks: Mesh, weights: Weights = FI
 
 
 def decoder_layers(backbone: nn.Module) -> list[nn.Module]:
-    """The modules that the architecture says must not be split: its decoder layers.
+    """The modules that the architecture says must not be split, but for those that share weights: its decoder layers.
 
     Raises:
         UserError: the architecture names none.
@@ -230,6 +257,13 @@ def decoder_layers(backbone: nn.Module) -> list[nn.Module]:
     names = set(backbone._no_split_modules or ())  # pyright: ignore[reportPrivateUsage]
     # `fully_shard` has put its own name before that of the class.
     found = [module for module in backbone.modules() if type(module).__name__.removeprefix("FSDP") in names]
+    owners: dict[nn.Parameter, set[nn.Module]] = {}
+    for module in backbone.modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(parameter, set()).add(module)
+    found = [
+        module for module in found if all(owners[one] <= set(module.modules()) for one in module.parameters())
+    ]  # BERT's embeddings are one, and tied to its head
     if not found:
         raise UserError(f"{type(backbone).__name__} names no decoder layers (_no_split_modules): FSDP2 cannot shard it")
     return found

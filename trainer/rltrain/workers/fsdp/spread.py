@@ -72,10 +72,10 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
-def spread_parameters(module: nn.Module, device: torch.device) -> None:
+def spread_parameters(module: nn.Module, device: torch.device, values: Callable[[nn.Parameter], Tensor]) -> None:
     """Bring MODULE's parameters that are not sharded yet from rank 0 to every rank's DEVICE (collective).
 
-    What is tied stays tied.
+    VALUES, called on rank 0, gives a parameter's tensor. What is tied stays tied.
     """
     new: dict[nn.Parameter, nn.Parameter] = {}
     for owner in module.modules():
@@ -83,7 +83,8 @@ def spread_parameters(module: nn.Module, device: torch.device) -> None:
             if isinstance(old, DTensor):
                 continue
             if old not in new:
-                new[old] = nn.Parameter(_spread(old.data, device), old.requires_grad)
+                source = values(old) if dist.get_rank() == SOURCE else old.data
+                new[old] = nn.Parameter(_spread(source, device), old.requires_grad)
             setattr(owner, name, new[old])
 
 

@@ -194,8 +194,9 @@ class TrainWorker:
         """Train the actor on MINIS (from `split.actor_minis`): metrics, equal on all ranks."""
         sharded, section = self._models["actor"], self._config.actor_rollout_ref.actor
         self._learnt = weights.rows_hash([mini.shard for mini in minis])
-        reads = self._config.algorithm.rollout_correction.bypass_mode  # nothing has read the entropy before
-        return actor.update_actor(sharded, self._policy(sharded), section, minis, self._data_ranks, reads)
+        correction = self._config.algorithm.rollout_correction
+        bypass = correction if correction.bypass_mode else None
+        return actor.update_actor(sharded, self._policy(sharded), section, minis, self._data_ranks, bypass)
 
     def update_and_read_actor(self, minis: Sequence[MiniBatch]) -> tuple[dict[str, float], dict[str, Tensor]]:
         """The same with the one of MINIS, which has no old log-probabilities; and what `log_probs` would have given."""
