@@ -19,7 +19,6 @@ BY_NAME = {
     "rlcheck/measure/run/trainer_state.py": "pyarrow, where it is installed",
     "rlcheck/measure/machine/python.py": "the scanner, which otherwise runs elsewhere",
     "rlcheck/measure/machine/registry.py": "the probe of a section",
-    "rlcheck/measure/run/trainer_state.py": "pyarrow, where it is",
     "rlcheck/remote/agent/boot.py": "a part of the agent, sent along",
     "rlcheck/remote/bootstrap.py": "the scanner, sent along",
     "rlcheck/remote/collectives/program.py": "a module that is sent along",

@@ -23,7 +23,8 @@ class Row(Struct, frozen=True):
     `keys`: dotted keys; `NAME.` is every key below it. `off`: values as JSON has them, `> 0` for any above 0, `given`
     for any but null. `source`: where the framework decides it, `file:line`. `since`: the first release that was looked
     at, up to the one of the table. `typed`: only of command lines and files of keys, as a program may act otherwise.
-    `detail`: says how something is done, not whether; who sets it does not count on it.
+    `detail`: says how something is done, not whether; who sets it does not count on it. `only`: what the key then still
+    does.
     """
 
     keys: tuple[str, ...]
@@ -32,13 +33,15 @@ class Row(Struct, frozen=True):
     since: str = ""
     typed: bool = False
     detail: bool = False
+    only: str = ""
 
 
 class Effects(Struct, frozen=True):
-    """The rows of a framework, and the release whose source they are from."""
+    """The rows of a framework, and the release whose source they are from; `kinds`: of config, where not of all."""
 
     source: str
     rows: tuple[Row, ...]
+    kinds: tuple[str, ...] = ()
 
 
 def effects_of(framework: str) -> Effects | None:
@@ -56,7 +59,7 @@ def note(config: Config, *, is_program: bool = False) -> None:
     """Add a problem to CONFIG for each key that has no effect: `off` where a user would count on it, `moot` where they
     wrote what switches it off, or it is a detail. What only the shell or the program knows switches nothing off."""
     effects = effects_of(config.framework)
-    if effects is None or config.open_words:
+    if effects is None or config.open_words or (effects.kinds and config.kind not in effects.kinds):
         return
     told = {problem.key for problem in config.problems if problem.kind in _TOLD} | set(config.open_keys)
     defaults = _Defaults(config)
@@ -104,7 +107,8 @@ def _problems(config: Config, row: Row, effects: Effects, keys: Iterator[str]) -
     source = f"({effects.source}, {row.source})"
     why = " and ".join(f"{key}={shown(config.values[key])}" for key in row.off)
     default = "" if is_seen else ", the default" if len(row.off) == 1 else ", the defaults"
-    said = f"has no effect with {why}{default} {source}" if row.off else f"is read nowhere {source}"
+    does = f"only {row.only}" if row.only else "has no effect"
+    said = f"{does} with {why}{default} {source}" if row.off else f"is read nowhere {source}"
     for key in keys:
         value = shown(config.values[key])
         yield KeyProblem("moot" if is_seen or row.detail else "off", key, said, config.place(key), value=value)

@@ -116,6 +116,18 @@ def test_a_switch_that_the_user_turned_off_is_a_mention() -> None:
     assert found[f"{A}.kl_loss_coef"].message == said
 
 
+def test_what_a_key_still_does_is_said() -> None:
+    found = line(SLIME, "--kl-coef 0.05")
+    assert found["kl-coef"].message.startswith("only loads the reference model with advantage-estimator=grpo")
+
+
+def test_a_kind_of_config_that_the_table_is_not_of_is_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    for call, keys in (("PPOConfig", []), ("GRPOConfig", ["num_train_epochs"])):
+        path.write_text(f"from trl import {call}\n{call}(output_dir='o', max_steps=5, num_train_epochs=2)\n")
+        assert [*without_effect(read_run(str(path), [], look=False))] == keys, call
+
+
 def test_the_place_of_a_key_in_a_file_is_its_line(tmp_path: Path) -> None:
     path = tmp_path / "grpo.yaml"
     path.write_text("model_name_or_path: m\ndataset_name: d\noutput_dir: o\nlearning_rate: 1.0e-6\nlora_r: 32\n")
@@ -127,8 +139,9 @@ def test_the_place_of_a_key_in_a_file_is_its_line(tmp_path: Path) -> None:
 def test_what_a_program_takes_from_elsewhere_switches_nothing_off(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     call = 'GRPOConfig(output_dir="o", vllm_mode="server"{})\n'
-    path.write_text("from trl import GRPOConfig\nmore = {}\n" + call.format(", **more"))
-    assert without_effect(read_run(str(path), [], look=False)) == {}
+    for spread in (call.format(", **more"), call.replace("(", "(..., ").format("")):
+        path.write_text("from trl import GRPOConfig\nmore = {}\n" + spread)
+        assert without_effect(read_run(str(path), [], look=False)) == {}
     path.write_text("from trl import GRPOConfig\n" + call.format(""))
     assert [*without_effect(read_run(str(path), [], look=False))] == ["vllm_mode"]
 
