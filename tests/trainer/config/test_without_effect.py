@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -19,8 +20,13 @@ from rltrain.algos.policy_losses.inputs import PolicyLossInputs
 from rltrain.algos.rollout_correction import rollout_is_weights
 from rltrain.config.schema.algorithm import KlCtrlConfig, RolloutCorrectionConfig
 from rltrain.config.schema.model import OptimConfig
+from rltrain.controller.rollout import val_sampling
+from rltrain.rewards.spec import spec_of
+from rltrain.workers.fsdp.actor import ActorLoss
+from rltrain.workers.fsdp.forward import Policy, TokenStats
 from rltrain.workers.fsdp.optim import Schedule
 from tests.trainer.algos.ragged import mask_of, normal
+from tests.trainer.config.test_resolve import resolved
 
 A = "actor_rollout_ref.actor"
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
@@ -121,3 +127,45 @@ def test_thresholds_of_no_correction() -> None:
 def test_warm_up_and_floor_of_the_learning_rate(change: Callable[[float], OptimConfig], is_read: bool) -> None:
     first, other = (Schedule.of(change(ratio), 20) for ratio in (0.1, 0.5))
     assert ([first.lr(at) for at in range(20)] != [other.lr(at) for at in range(20)]) is is_read
+
+
+def actor_loss(*overrides: str) -> float:
+    """The actor's own loss of fixed log-probabilities: what the forward pass would say."""
+    policy = cast(Policy, lambda rows, entropy: TokenStats(rows["log_probs"], None))  # pyright: ignore[reportUnknownLambdaType]
+    config = resolved(f"{A}.entropy_coeff=0", *overrides).actor_rollout_ref.actor
+    numbers = {
+        "log_probs": -NUMBERS.abs(),
+        "old_log_probs": -NUMBERS.abs() - 0.1,
+        "ref_log_probs": -NUMBERS.abs() - 0.3,
+    }
+    rows = {**numbers, "advantages": NUMBERS, "response_mask": MASK}
+    return float(ActorLoss(policy, config)(rows, AggNormalizer.of(MASK, 6.0))[0])
+
+
+@pytest.mark.parametrize(("key", "values"), [("kl_loss_coef", ("0.1", "0.5")), ("kl_loss_type", ("k1", "k2"))])
+def test_the_kl_loss_that_is_not_used(key: str, values: tuple[str, str]) -> None:
+    assert off(f"{A}.{key}", f"{A}.use_kl_loss") == (False,)
+    for used in ("false", "true"):
+        first, other = (
+            actor_loss(f"{A}.use_kl_loss={used}", f"{A}.kl_loss_coef=0.1", f"{A}.{key}={v}") for v in values
+        )
+        assert (first != other) is (used == "true")
+
+
+@pytest.mark.parametrize("sampled", ["false", "true"])
+def test_the_temperature_of_greedy_validation(sampled: str) -> None:
+    section = "actor_rollout_ref.rollout.val_kwargs"
+    assert off(f"{section}.temperature", f"{section}.do_sample") == (False,)
+    first, other = (
+        val_sampling(resolved(f"{section}.do_sample={sampled}", f"{section}.temperature={value}"))
+        for value in (0.5, 0.9)
+    )
+    assert (first != other) is (sampled == "true")
+
+
+def test_the_name_of_a_function_in_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "reward.py"
+    file.write_text("def f(**_): return 1.0\n\n\ndef g(**_): return 0.0\n")
+    for path in ([], [f"custom_reward_function.path={file}"]):
+        first, other = (spec_of(resolved(*path, f"custom_reward_function.name={name}")) for name in "fg")
+        assert (first != other) is bool(path)
