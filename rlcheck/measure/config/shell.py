@@ -234,7 +234,7 @@ def _command(words: list[Word], start: int, seen: _Seen, notes: list[str]) -> La
 
 
 def leaves_words_out(notes: Sequence[str]) -> bool:
-    """Whether NOTES tell of words that only the shell knows, which may be any options."""
+    """Whether NOTES name words that only the shell knows, which may be any options."""
     return any(note.endswith(_IS_LEFT_OUT) and note.lstrip("'").startswith("$") for note in notes)
 
 
