@@ -252,8 +252,9 @@ class KeyProblem(Struct, frozen=True):
 
     `kind`: unknown, moved, deprecated, foreign (another framework's), type, missing (must be given), unresolved (an
     interpolation), refused (the framework's own rules say no), syntax; unread (accepted, and nothing is known to read
-    it) and idle (of another framework, at a value that changes nothing) stop no run. `instead`: the key to use, or the
-    nearest one. `message`: one line, without the key and without the place.
+    it), idle (of another framework, at a value that changes nothing), off and moot (another key switches off what reads
+    it; the user wrote that key where it is moot) stop no run. `instead`: the key to use, or the nearest one. `message`:
+    one line, without the key and without the place.
     """
 
     kind: str

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from rlcheck.check import Verdict, check, evidence, fail, info, passed, warn
+from rlcheck.check import Verdict, check, evidence, fail, info, passed, skip, warn
 from rlcheck.checks.config.say import config_of
 from rlcheck.facts.config import ConfigFacts, KeyProblem
 from rlcheck.facts.document import Facts
 from rlcheck.measure.config.arithmetic import at, is_other, is_verl, who
+from rlcheck.measure.config.effects import num_keys
 
 Severity = Literal["fail", "warn", "info"]
 _ORDER: tuple[Severity, ...] = ("fail", "warn", "info")
@@ -213,3 +214,26 @@ def syntax(facts: Facts) -> Verdict:
     run = config_of(facts)
     found: list[tuple[Severity, KeyProblem]] = [("fail", problem) for problem in _of(run, "syntax")]
     return _verdict(found, "each key once, and words that are options or overrides", "the file reads as it looks")
+
+
+@check("CFG075", "Every key that is set has an effect", needs=("config",), playbook="config-unknown-key",
+       problem="A key that is set has no effect")  # fmt: skip
+def keys_in_effect(facts: Facts) -> Verdict:
+    """Looks for keys that are set while another key switches off what reads them.
+
+    What it does:
+        Goes through a table, read in the framework's source, of keys and of the values of others with which they
+        change nothing: kl_loss_coef without use_kl_loss, vllm_* with use_vllm=false, critic.* without a critic. A
+        warning where the key that switches it off is at its default, which you did not write; else it is only
+        mentioned. Keys at their default, at 0, false or null, and keys that the table does not have are not judged.
+
+    Why it matters:
+        The run trains without what you believe to be on: no KL, no evaluation, no LoRA, no checkpoint.
+    """
+    run = config_of(facts)
+    known = num_keys(run.framework)
+    if not known:
+        return skip(f"which keys of {who(run)} switch others off is not known")
+    found: list[tuple[Severity, KeyProblem]] = [("warn", problem) for problem in _of(run, "off")]
+    found.extend(("info", problem) for problem in _of(run, "moot"))
+    return _verdict(found, "keys that change something", f"none of the {known} keys that others can switch off")

@@ -28,7 +28,7 @@ class Calls:
     parsers: list[str] = field(default_factory=list[str])
     num_configs: int = 0
     is_spread: bool = False
-    """Whether a call takes `**more`, so that there may be other keys."""
+    """Whether a call takes `**more`, `*more` or, as pages write it, `...`: there may be other keys."""
 
 
 class _OpenError(Exception):
@@ -66,6 +66,7 @@ def _take(
 ) -> None:
     found.kinds.append(called)
     found.num_configs += renamed is None
+    found.is_spread |= any(isinstance(one, ast.Starred) or ast.unparse(one) == "..." for one in node.args)
     for keyword in node.keywords:
         if keyword.arg is None:
             found.is_spread = True

@@ -226,7 +226,7 @@ def _calls(reading: _Reading, calls: Calls) -> None:
             if key in calls.open_keys:
                 reading.config.open_keys[key] = f"{calls.open_keys[key]} is known only when the program runs"
     if calls.is_spread:
-        reading.config.notes.append("a call takes **arguments from elsewhere, which are not read")
+        reading.config.notes.append("a call takes arguments from elsewhere, which are not read")
 
 
 def _options(reading: _Reading, given: Given) -> None:

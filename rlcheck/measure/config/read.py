@@ -11,7 +11,7 @@ import msgspec
 
 from rlcheck.facts.base import Fact
 from rlcheck.facts.config import ConfigFacts, KeyTable, RunSpec
-from rlcheck.measure.config import credentials, models, outputs, paths, programs
+from rlcheck.measure.config import credentials, effects, models, outputs, paths, programs
 from rlcheck.measure.config.calls import Calls
 from rlcheck.measure.config.compose import VERLS_OWN
 from rlcheck.measure.config.config import Config
@@ -24,7 +24,7 @@ from rlcheck.measure.config.overlaid import inherited
 from rlcheck.measure.config.reward_file import reward_names
 from rlcheck.measure.config.rltrain import read_rltrain, recipe_file, recipe_names, rltrain_spec
 from rlcheck.measure.config.script_places import Script, placed
-from rlcheck.measure.config.shell import Launch, launch_in
+from rlcheck.measure.config.shell import Launch, launch_in, leaves_words_out
 from rlcheck.measure.config.source_text import text_of, text_of_input
 from rlcheck.measure.config.spec_file import is_spec, read_spec
 from rlcheck.measure.config.trainer import Trainer
@@ -271,12 +271,20 @@ def _spec(given: _Given, look: bool, model_shape: Path | str) -> ConfigFacts:
     return _facts(config, spec, given, look, model_shape)
 
 
+def _is_open(given: _Given) -> bool:
+    """Whether there are keys that nothing is known of: a program's own, or what only the shell knows."""
+    is_spread = given.calls is not None and given.calls.is_spread
+    return bool(given.program) or is_spread or leaves_words_out(given.notes)
+
+
 def _facts(
     config: Config, spec: RunSpec, given: _Given, look: bool, model_shape: Path | str, read: Read | None = None
 ) -> ConfigFacts:
     found = models.models_of(config, spec, look=look, shape=str(model_shape))
     spec = models.with_lengths(config, spec, found)
     names, error = reward_names(spec.reward.function_path) if look else (Fact[tuple[str, ...]](), "")
+    if not _is_open(given):
+        effects.note(config, is_program=given.calls is not None)
     facts = ConfigFacts(
         framework=config.framework,
         version=config.version,

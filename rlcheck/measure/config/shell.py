@@ -7,7 +7,7 @@ its default; what only the shell could know stays as it is written and is noted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -38,6 +38,9 @@ _ASSIGNED = re.compile(r"(?:export +|declare +(?:-\w+ +)*|local +|readonly +)*([
 
 # The text of a here-document.
 _HERE = re.compile(r"<<-?[ \t]*[\"']?(\w+)[\"']?[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.M | re.S)
+
+# How a note ends of words that may be any options, which nothing is known of.
+_IS_LEFT_OUT = "is left out"
 
 
 @dataclass
@@ -225,13 +228,21 @@ def _command(words: list[Word], start: int, seen: _Seen, notes: list[str]) -> La
             return None
         launch.config_name = stray[0]
     else:
-        notes += [f"{word!r} on the command line is no override and is left out" for word in stray if word.strip('$@"')]
+        strange = [word for word in stray if word.strip('$@"')]
+        notes += [f"{word!r} on the command line is no override and {_IS_LEFT_OUT}" for word in strange]
     return launch
+
+
+def leaves_words_out(notes: Sequence[str]) -> bool:
+    """Whether NOTES name words that only the shell knows, which may be any options."""
+    return any(note.endswith(_IS_LEFT_OUT) and note.lstrip("'").startswith("$") for note in notes)
 
 
 def _left(name: str) -> str:
     if name.startswith(("(", "`")):
         return f"{name if name[0] == '`' else f'${name}'} is not run and is left as it is"
+    if name.endswith("[@]"):
+        return f"${{{name}}} is not set in the script, {_IS_LEFT_OUT}"
     return f"${name.strip('{}')} is not set in the script and is left as it is"
 
 

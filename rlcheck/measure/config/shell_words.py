@@ -238,7 +238,7 @@ def expand(
     if matched is not None and len([part for part in word.parts if part.text]) == 1:
         if matched[1] in arrays:
             return list(arrays[matched[1]]), []
-        return ([values[matched[1]]], []) if matched[1] in values else ([], [])
+        return ([values[matched[1]]], []) if matched[1] in values else ([], [f"{matched[1]}[@]"])
     pieces = [
         (part.kind, part.text if part.kind == "single" else _replaced(part.text, values, arrays, unknown))
         for part in word.parts

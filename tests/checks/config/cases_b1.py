@@ -44,6 +44,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "CFG007": (problem("unresolved", "trainer.project_name", "${oc.env:PROJECT} is not set"), HEALTHY),
     "CFG008": (problem("refused", "reward_model", "nothing scores the responses"), HEALTHY),
     "CFG009": (problem("syntax", "actor.optim", "occurs twice, first in line 3"), HEALTHY),
+    "CFG075": (problem("off", "critic.nccl_timeout", "is read nowhere"), HEALTHY),
     "CFG010": (facts({"data.train_batch_size": 1021}), HEALTHY),
     "CFG011": (facts({"actor.mini_batch_size": 2048}), HEALTHY),
     "CFG012": (facts(values={key: MICRO[key] for key in list(MICRO)[1:]}), facts(values=MICRO)),
@@ -82,6 +83,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
 }
 ENDPOINTS = {"nodes": 2, "reward": RewardSpec(endpoints=("127.0.0.1:8000",))}
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
+    "CFG075": (problem("moot", "algorithm.lam", "has no effect with algorithm.adv_estimator=grpo"),),
     "CFG021": (facts(ENDPOINTS),),
     "CFG024": (facts({"critic": None}),),
     "CFG027": (facts({"critic": None, "critic_warmup": 5, "algorithm.adv_estimator": "reinforce_plus_plus"}),),
