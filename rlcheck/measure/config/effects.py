@@ -13,7 +13,7 @@ from rlcheck.measure.config.trainer import layout
 from rlcheck.tables import DATA, table
 
 # Values by which a user asks for nothing.
-_NOTHING = (None, False, 0, "", [], {})
+_NOTHING: tuple[Any, ...] = (None, False, 0, "", [], {})
 _TOLD = frozenset(("unknown", "moved", "foreign", "idle", "unread", "type", "unresolved", "missing"))
 
 
