@@ -286,8 +286,7 @@ def _role(config: Config, role: str) -> dict[str, Any]:
         "sharding.reshard_after_forward": True,
         "sharding.shard_size": -1,
         "sharding.cpu_optimizer_share": 0.0,
-        "chunked_logits": True, "chunk_tokens": 1024,
-        "model.fused_kernels": False,
+        "chunked_logits": True, "chunk_tokens": 1024, "model.fused_kernels": False,
     }  # fmt: skip
     for letter, name in {"t": "tensor", "p": "pipeline", "c": "context", "e": "expert"}.items():
         found[f"sharding.{name}_parallel"] = UNKNOWN if backend is None else sizes.get(letter, 1)
