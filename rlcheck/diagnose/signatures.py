@@ -38,6 +38,13 @@ class Known(Struct, frozen=True, dict=True):
         """Return `needed`, worked out where this is of no file."""
         return self.needed or tuple(tuple(sorted(needed(one.pattern, one.literal))) for one in self.signatures)
 
+    def of_failures(self) -> Known:
+        """Return this without signatures of what only warns."""
+        kept = [pair for pair in zip(self.signatures, self.texts(), strict=True) if pair[0].status == "fail"]
+        return msgspec.structs.replace(
+            self, signatures=tuple(one for one, _ in kept), needed=tuple(texts for _, texts in kept)
+        )
+
 
 class Kept(Struct, frozen=True):
     """The file: what wrote it (`code`), of which playbooks (`stamps`), and what they hold."""

@@ -84,10 +84,7 @@ def _diagnose(logs: Path, since: float, message: str, said: list[str]) -> None:
 
 def _failures(index: Index) -> Index:
     """INDEX without what libraries only warn of: no cause of an end, whatever playbook knows it."""
-    books = (
-        msgspec.structs.replace(book, signatures=tuple(one for one in book.signatures if one.status == "fail"))
-        for book in index.playbooks
-    )
+    books = (book.of_failures() for book in index.playbooks)
     return Index(tuple(book for book in books if book.signatures))
 
 
