@@ -5,7 +5,7 @@
 #   stale.sh OUT GPUS PART...     PART: 0 (colocated and synchronous), or max_staleness of engines apart: 1, 2, 4 …
 #
 # GPUS: two of this machine, such as 0,1. Each part ends after PART_S seconds (280), start included. OUT gets its
-# metrics. Last: tokens that were learnt from, a second, over whole steps, and idle shares.
+# metrics, and what a dry run predicts from part 0 where that went before. Last: tokens that were learnt from, a second, over whole steps, and idle shares.
 set -u
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
@@ -25,12 +25,16 @@ for part in "$@"; do
       actor_rollout_ref.rollout.n_gpus_per_node=1 actor_rollout_ref.rollout.gpu_memory_utilization=0.85"
   fi
   echo "== max_staleness $part, at $SECONDS s"
-  # shellcheck disable=SC2086
-  timeout -s INT -k 30 "${PART_S:-280}" python3 -m rltrain run tests/bench/gpu/grpo-0.5b.yaml $shape $placed \
-    data.max_response_length=4096 actor_rollout_ref.actor.use_dynamic_bsz=true \
-    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384 trainer.total_training_steps="${STEPS:-40}" \
-    trainer.save_freq=-1 trainer.test_freq=-1 trainer.capsule_steps=[] trainer.resume_mode=disable \
-    trainer.default_local_dir="$work/$part" ${RLTRAIN_OPTIONS:-} --skip-checks >"$out/$part.txt" 2>&1
+  # shellcheck disable=SC2206
+  values=(tests/bench/gpu/grpo-0.5b.yaml $shape $placed data.max_response_length=4096
+    actor_rollout_ref.actor.use_dynamic_bsz=true actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384
+    trainer.total_training_steps="${STEPS:-40}" trainer.save_freq=-1 trainer.test_freq=-1 trainer.capsule_steps=[]
+    trainer.resume_mode=disable trainer.default_local_dir="$work/$part" ${RLTRAIN_OPTIONS:-})
+  if [ "$part" != 0 ] && [ -f "$work/0/metrics.jsonl" ]; then
+    python3 -m rltrain run "${values[@]}" --dry-run --speeds "$work/0" >"$out/$part-predicted.txt" 2>&1
+    sed -n '/== Asynchrony/,/^$/p' "$out/$part-predicted.txt"
+  fi
+  timeout -s INT -k 30 "${PART_S:-280}" python3 -m rltrain run "${values[@]}" --skip-checks >"$out/$part.txt" 2>&1
   echo "exit code $?, at $SECONDS s"
   tail -4 "$out/$part.txt" | cut -c1-240
   cp "$work/$part/metrics.jsonl" "$out/$part.jsonl"
