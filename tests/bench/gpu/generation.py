@@ -1,8 +1,9 @@
 """What the engine's bare call takes on one GPU: `generation.py CONFIG [VALUE...] [--times N]`.
 
 The model, engine arguments and lengths of CONFIG; `train_batch_size` * `rollout.n` answers of `max_response_length`
-tokens, by `vllm.LLM.generate` in one call: without log-probabilities, with those of sampled tokens, each with a seed
-for every request. Seconds of each call are printed. The run's own is `timing_s/gen` of its metrics (report.py).
+tokens, by `vllm.LLM.generate` in one call: without log-probabilities, with those of the sampled tokens of one answer in
+16, and of all; a seed for every request. Seconds of each call are printed. The run's own is `timing_s/gen` of its
+metrics (report.py).
 """
 
 # vLLM has no stubs.
@@ -38,10 +39,17 @@ def main(source: str, overrides: list[str], times: int) -> None:
     count, length = data.train_batch_size * rollout.n, data.max_response_length
     prompts = [[draw.randrange(100, 400) for _ in range(64)] for _ in range(data.train_batch_size)]
     asked = [{"prompt_token_ids": prompts[row // rollout.n]} for row in range(count)]
-    for name, log_probs in (("no log-probs", None), ("log-probs of sampled tokens", 0)):
+    kinds = (("no log-probs", 0), ("log-probs of one in 16", 16), ("log-probs of sampled tokens", 1))
+    for name, one_in in kinds:
         for _ in range(times):
             params = [
-                SamplingParams(max_tokens=length, ignore_eos=True, logprobs=log_probs, seed=row, detokenize=False)
+                SamplingParams(
+                    max_tokens=length,
+                    ignore_eos=True,
+                    logprobs=0 if one_in and row % one_in == 0 else None,
+                    seed=row,
+                    detokenize=False,
+                )
                 for row in range(count)
             ]
             llm.reset_prefix_cache()

@@ -1,4 +1,4 @@
-"""What `pair.sh` measured: rltrain and TRL, step end to step end, by token; starts and ends; what a kept step costs.
+"""What `pair.sh` measured: rltrain and TRL, step end to step end, by token; starts and ends.
 
 `pair.py METRICS OUTPUT TRL_STEPS STEPS BEGUN ENDED`: rltrain's metrics.jsonl and its output with seconds before each
 line, TRL's steps, how many of them, and when both began and rltrain's command ended (seconds since 1970).
@@ -53,27 +53,9 @@ def ends_of(output: str) -> list[float]:
 def start_and_end(ends: list[float], trl: list[dict[str, Any]], whole: float) -> None:
     """Print from the command to the first step's end, and from the last one's to the command's."""
     if ends:
-        print(
-            f"command to the end of step 1: rltrain {ends[0]:.1f} s, TRL {trl[0]['wall'] if trl else float('nan'):.1f} s"
-        )
+        first = trl[0]["wall"] if trl else math.nan
+        print(f"command to the end of step 1: rltrain {ends[0]:.1f} s, TRL {first:.1f} s")
         print(f"last step's end to the command's end, with a checkpoint: {whole - ends[-1]:.1f} s")
-
-
-def capsules(steps: list[dict[str, Any]], last: int, ends: list[float], since: float) -> None:
-    """Print steps kept as a capsule beside those that were not, both without their generation and with it."""
-    later = [step for step, end in zip(steps, ends, strict=False) if step["step"] > last and end > since]
-    # What a kept step leaves to do is written while the next one runs, which counts it.
-    for name, plus, minus in (
-        ("whole step", "timing_s/step", ""),
-        ("without generation", "timing_s/step", "timing_s/gen"),
-        ("capsule", "timing_s/capsule", ""),
-    ):
-        seconds = [(step["step"] - last, step.get(plus, 0.0) - step.get(minus, 0.0)) for step in later]
-        kept = [value for number, value in seconds if number % 2 == 0]
-        others = [value for number, value in seconds[1:] if number % 2]
-        if kept and others:
-            print(f"kept steps, {name:20} {median(kept)}\n     others {'':20} {median(others)}")
-            print(f"  means: {statistics.mean(kept):.3f} and {statistics.mean(others):.3f} s")
 
 
 def main(metrics: Path, output: Path, trl: Path, last: int, whole: float) -> None:
@@ -81,9 +63,7 @@ def main(metrics: Path, output: Path, trl: Path, last: int, whole: float) -> Non
     steps = [record for record in map(json.loads, metrics.read_text().splitlines()) if record["step"] > 0]
     theirs: list[dict[str, Any]] = json.loads(trl.read_text()) if trl.exists() else []
     speeds(steps, theirs, last)
-    ends = ends_of(output.read_text(errors="replace"))
-    start_and_end(ends, theirs, whole)
-    capsules(steps, last, ends, theirs[-1]["wall"] if theirs else 0.0)
+    start_and_end(ends_of(output.read_text(errors="replace")), theirs, whole)
 
 
 if __name__ == "__main__":

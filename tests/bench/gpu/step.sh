@@ -2,7 +2,8 @@
 # Step capsules on one GPU of this machine, in bfloat16, on the shapes of Qwen2.5 0.5B and 1.5B with random weights:
 # what a captured step costs, how long its proof takes and what it says, and whether the step is the same again.
 #
-#   step.sh OUT [SIZE...]         OUT gets metrics, proofs, and capsules of toys and of the last size (PHASES: parts)
+#   step.sh OUT [SIZE...]         OUT gets metrics, proofs, and capsules of toys and of the last size (PHASES: parts), in
+#                                 pieces for `cat capsules.tar.* | tar -xf -`. STEPS: of the first size (20)
 #   step.sh --again OUT CAPSULE...   runs capsules of another machine again here (MODEL: of those of a larger model)
 #
 # LIMIT_S: seconds for all (560). RLTRAIN_OPTIONS: more values for the runs.
@@ -60,8 +61,9 @@ train_all() {
     model=$work/models/$size
     if [ "$size" = "${sizes[0]}" ]; then # the cost: 512 answers of 512 tokens
       train "$size" "$model/config.yaml" data.max_response_length=512 actor_rollout_ref.rollout.n=8 \
-        actor_rollout_ref.rollout.max_num_seqs=512 trainer.total_training_steps=6 trainer.capsule_steps=[1,4]
-      python3 tests/bench/gpu/report.py "$work/$size" --skip 1 | tee "$out/$size-report.txt"
+        actor_rollout_ref.rollout.max_num_seqs=512 trainer.total_training_steps="${STEPS:-20}" \
+        trainer.capsule_steps="[1,$(seq -s, 4 3 "${STEPS:-20}")]"
+      python3 tests/bench/gpu/kept_steps.py "$work/$size" | tee "$out/$size-cost.txt"
     else
       train "$size" "$model/config.yaml" data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 \
         trainer.total_training_steps=2 trainer.capsule_steps=[1]
@@ -70,7 +72,7 @@ train_all() {
   for toy in "${toys[@]}"; do
     train "$toy" "$toy" trainer.total_training_steps=3 trainer.capsule_steps=[1,3]
   done
-  tar -C "$work" -cf "$out/capsules.tar" "${toys[@]/%//capsules}" "${sizes[-1]}/capsules"
+  tar -C "$work" -cf - "${toys[@]/%//capsules}" "${sizes[-1]}/capsules/step_1" | split -b 15M -d - "$out/capsules.tar."
 }
 prove_all() {
   local one

@@ -121,8 +121,8 @@ class Rollout:
         """The requests of `generate`."""
         config = self._config
         asked = asked_rows(config, len(samples), step, samples[0].uid) if learnt else frozenset[int]()
-        # Of a step that is kept, all of them go into its capsule; the batch is the same as if it were not kept.
-        every = self.witness is not None and bool(asked)
+        # All of them go into a capsule that holds the model whole; the batch is the same as if it were not kept.
+        every = self.witness is not None and self.witness.all_log_probs and bool(asked)
         requests = [
             Request(
                 tuple(one.prompt_ids),

@@ -15,8 +15,12 @@ Key = tuple[str, int]
 
 @dataclass
 class Witness:
-    """One step. What greedy baselines ask for the same samples comes second: of it the texts alone are kept."""
+    """One step. What greedy baselines ask for the same samples comes second: of it the texts alone are kept.
 
+    `all_log_probs`: the engine is asked for those of every answer, if for any.
+    """
+
+    all_log_probs: bool = True
     sampling: Sampling | None = None
     requests: dict[Key, Request] = field(default_factory=dict[Key, Request])
     completions: dict[Key, Completion] = field(default_factory=dict[Key, Completion])

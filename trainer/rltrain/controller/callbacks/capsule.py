@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from rltrain.cluster.waits import Say
 from rltrain.config.schema import FsdpConfig, ModelConfig
 from rltrain.controller import kept, origins
 from rltrain.controller.callbacks.base import Callback, RunInfo, StepRecord
+from rltrain.controller.callbacks.capsule_writer import CapsuleWriter, Unwritten
 from rltrain.controller.crew import Crew
 from rltrain.controller.prepare import Prepared
 from rltrain.controller.reward_manager import RewardManager
@@ -54,7 +56,7 @@ class Unsynced:
     """A capsule whose engines have not taken the step's weights yet. `actor`: checksums of the weights to take."""
 
     place: Path
-    head: Capsule
+    step: int
     actor: dict[str, str]
 
 
@@ -79,6 +81,7 @@ class Capsules(Callback):
         self._wanted = prepared.config.trainer.capsule_steps
         sizes: dict[str, int] = crew.facts["training"][0]["num_parameters"]
         self._elements = None if sum(sizes.values()) * STATES <= WHOLE_NUMBERS else ELEMENTS
+        self._writer = CapsuleWriter(prepared.tokenizer)
         self._witness: Witness | None = None
         self._unsynced: Unsynced | None = None
         self._engines: list[EngineRecord] = []
@@ -104,6 +107,8 @@ class Capsules(Callback):
                     ]
                 if self._steps or self._warmed_up():
                     self._origins = self._read_origins(run.start_step)
+                if self._steps:
+                    self._writer.save_tokenizer()
 
     def on_step_begin(self, step: int) -> None:
         """Begin to watch, if STEP is one of them."""
@@ -124,9 +129,12 @@ class Capsules(Callback):
 
     def on_run_end(self, outcome: str) -> None:
         """Let engines take the last weights, where a capsule waits for that."""
-        if self._unsynced is not None and outcome == "finished":
-            with self._no_end_of_the_run(self._unsynced.head.step), self._crew.rollout.weights_awake():
-                pass
+        try:
+            if self._unsynced is not None and outcome == "finished":
+                with self._no_end_of_the_run(self._unsynced.step), self._crew.rollout.weights_awake():
+                    pass
+        finally:
+            self._tell(self._writer.close())
 
     @contextmanager
     def _no_end_of_the_run(self, step: int) -> Generator[None]:
@@ -142,7 +150,11 @@ class Capsules(Callback):
         except Exception as error:
             self._crew.rollout.witness = self._crew.rollout.on_weights = self._unsynced = None
             self._reward_manager.witness = self._witness = None
-            self._say(f"note: the capsule of step {step} could not be kept: {kind_and_line(error)[:300]}")
+            self._tell([Unwritten(step, error)])
+
+    def _tell(self, unwritten: Sequence[Unwritten]) -> None:
+        for one in unwritten:
+            self._say(f"note: the capsule of step {one.step} could not be kept: {kind_and_line(one.error)[:300]}")
 
     # Where weights come from
 
@@ -190,7 +202,10 @@ class Capsules(Callback):
         self._policy_version, names = group.policy_version, self._checked_names()
         pieces = group.call("begin_capture", self._elements, names, doing="keeping the state before the step")
         self._actor = combined(pieces)
-        self._witness = self._crew.rollout.witness = self._reward_manager.witness = Witness()
+        self._witness = self._crew.rollout.witness = self._reward_manager.witness = Witness(
+            # Of a larger model they cost a tenth of the step and more; those of the step's own sample show as much.
+            all_log_probs=self._elements is None
+        )
         self._crew.rollout.on_weights = self._read_back
 
     def _checked_names(self) -> list[str]:
@@ -211,7 +226,7 @@ class Capsules(Callback):
         """Engines have just taken weights: those after the last capsule's step, and before that of the next."""
         self._crew.rollout.on_weights = None
         unsynced, self._unsynced = self._unsynced, None
-        step = unsynced.head.step if unsynced else 0
+        step = unsynced.step if unsynced else 0
         with self._clock.stage("capsule"), self._no_end_of_the_run(step):
             names, missing, held = self._checked_names(), "", list[dict[str, str]]()
             try:
@@ -222,8 +237,7 @@ class Capsules(Callback):
                 self._engines = self._engine_records("before", held, self._actor, missing)
             if unsynced is not None:
                 after = self._engine_records("after", held, unsynced.actor, missing)
-                engines = (*unsynced.head.engines, *after)
-                files.write_head(unsynced.place, msgspec.structs.replace(unsynced.head, engines=engines))
+                self._writer.add_engines(unsynced.place, after)
 
     def _engine_records(
         self, when: str, held: Sequence[dict[str, str]], actor: dict[str, str], missing: str
@@ -259,9 +273,12 @@ class Capsules(Callback):
         head = self._head(record, ranks, witness, rows, tuple(missing))
         assert self._run is not None
         place = self._run.directory.capsules / f"step_{record.step}"
-        head = files.write(place, head, kept.rows(batch, witness), fields, weights, self._save_tokenizer)
+        self._tell(self._writer.settled())
+        self._writer.write(
+            place, record.step, lambda save: files.write(place, head, kept.rows(batch, witness), fields, weights, save)
+        )
         if watched:
-            self._unsynced = Unsynced(place, head, actor)
+            self._unsynced = Unsynced(place, record.step, actor)
             self._crew.rollout.on_weights = self._read_back
 
     def _ended(
@@ -290,6 +307,10 @@ class Capsules(Callback):
                 for one in self._engines
             ]
 
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        return run_record.versions()
+
     def _head(
         self,
         record: StepRecord,
@@ -313,7 +334,7 @@ class Capsules(Callback):
             seed=config.trainer.seed,
             world_size=len(facts),
             config=redacted(config.model_dump(mode="json")),
-            versions=run_record.versions(),
+            versions=self._versions,
             machine={key: str(facts[0][key]) for key in MACHINE if key in facts[0]},
             data_rows=len(self._prepared.train),
             rows=len(record.batch),
@@ -338,9 +359,6 @@ class Capsules(Callback):
             missing=missing,
             not_finite=kept.not_finite(ranks),
         )
-
-    def _save_tokenizer(self, directory: Path) -> object:
-        return self._prepared.tokenizer.save_pretrained(str(directory))  # pyright: ignore[reportUnknownMemberType]
 
 
 def not_moved(weights: Mapping[str, Tensor], metrics: Mapping[str, float]) -> dict[str, Tensor]:

@@ -57,8 +57,19 @@ class Captured:
     outputs: dict[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass
+class _Pass:
+    """A micro batch: its rows, its terms, and what this rank has sent when it was over, where they were computed."""
+
+    rows: tuple[int, ...]
+    terms: dict[str, Tensor]
+    sent: Tensor | None
+
+
 class Capture(Watch):
     """Watches the updates of one step of one role.
+
+    What is computed on a GPU stays there until the step is over: a pass that waited for its numbers would be longer.
 
     Args:
         sharded: whose.
@@ -72,7 +83,8 @@ class Capture(Watch):
         self._readings: list[list[tuple[list[int], dict[str, Tensor]]]] = []
         self._room, self._left_out = READING_BYTES, 0
         self._rows: list[int] = []
-        self._sent = self._sent_now()
+        self._passes: list[_Pass] = []
+        self._sent = number(self._sent_now())
         self._states = [states(sharded, "before", elements)]
         self._outputs = Outputs(sharded.model, every=elements is None)
         attention.repeatable(True)
@@ -96,17 +108,14 @@ class Capture(Watch):
         width = rows["response_mask"].shape[1]
         kept = {"mask": rows["response_mask"], "responses": rows["input_ids"][:, -width:].int()}
         kept |= {name: rows[name] for name in ("old_log_probs", "advantages", "values", "returns") if name in rows}
-        found = {name: value.detach().to("cpu", copy=True) for name, value in (kept | computed).items()}
+        found = {name: value.detach().clone() for name, value in (kept | computed).items()}
         self._room -= sum(value.nbytes for value in found.values())
         self._readings[-1].append((self._rows, found))
 
     def end_micro(self, terms: Mapping[str, Tensor]) -> None:
         """See `Watch`."""
-        values = {name: finite(float(value)) for name, value in terms.items()}
-        sent, self._sent = self._sent, self._sent_now()
-        norm = None if self._sent is None else finite(max(self._sent - (sent or 0.0), 0.0) ** 0.5)
-        micro = MicroRecord(rank=self._rank, rows=tuple(self._rows), terms=values, grad_norm=norm)
-        self._minis[-1].micro_batches.append(micro)
+        now = {name: value.detach() for name, value in terms.items()}
+        self._passes.append(_Pass(tuple(self._rows), now, self._sent_now()))
 
     def reduced(self) -> None:
         """See `Watch`."""
@@ -119,6 +128,13 @@ class Capture(Watch):
     def end_mini(self, result: StepResult) -> None:
         """See `Watch`."""
         self._minis[-1].result = result
+        for one in self._passes:
+            values = {name: finite(float(value)) for name, value in one.terms.items()}
+            before, self._sent = self._sent, number(one.sent)
+            norm = None if self._sent is None else finite(max(self._sent - (before or 0.0), 0.0) ** 0.5)
+            record = MicroRecord(rank=self._rank, rows=one.rows, terms=values, grad_norm=norm)
+            self._minis[-1].micro_batches.append(record)
+        self._passes.clear()
 
     def taken(self, rows: Sequence[int] | None) -> Captured:
         """Everything, with the states after the step; of what updates read ROWS of the batch alone, None: all."""
@@ -135,7 +151,7 @@ class Capture(Watch):
         bad = () if all(mini.result and mini.result.applied for mini in self._minis) else not_finite(self._sharded)
         return Captured(self._states, self._minis, readings, rows_of, self._left_out, bad, self._outputs.found)
 
-    def _sent_now(self) -> float | None:
+    def _sent_now(self) -> Tensor | None:
         comm = self._sharded.gradient_comm
         return None if comm is None else comm.sent()
 
@@ -154,6 +170,11 @@ def ended(sharded: ShardedModel, elements: int | None, rows: Sequence[int] | Non
     if isinstance(watch, Capture):
         return watch.taken(rows)
     return Captured([states(sharded, "after", elements)], not_finite=not_finite(sharded))
+
+
+def number(value: Tensor | None) -> float | None:
+    """VALUE, which may be on a GPU."""
+    return None if value is None else float(value)
 
 
 def finite(value: float) -> float | None:
@@ -195,4 +216,4 @@ def _stacked(passes: Sequence[tuple[Sequence[int], Mapping[str, Tensor]]]) -> di
     def padded(value: Tensor) -> Tensor:
         return torch.nn.functional.pad(value, (0, width - value.shape[1]))
 
-    return {name: torch.cat([padded(found[name]) for _, found in passes]) for name in passes[0][1]}
+    return {name: torch.cat([padded(found[name]) for _, found in passes]).cpu() for name in passes[0][1]}

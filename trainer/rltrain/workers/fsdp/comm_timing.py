@@ -112,12 +112,12 @@ class TimedReduceScatter:
         self._seconds += self._end_s - start
         return work
 
-    def sent(self) -> float | None:
-        """Squared norms of what this rank gave since `take_traffic`, summed; None: nothing was reduced.
+    def sent(self) -> Tensor | None:
+        """Squared norms of what this rank gave since `take_traffic`, summed: [], on the device, without a wait for it.
 
-        On CUDA it waits for the device.
+        None: nothing was reduced.
         """
-        return None if self._traffic is None else float(self._traffic[0])
+        return None if self._traffic is None else self._traffic[0].clone()
 
     def take_traffic(self) -> Traffic | None:
         """What went over the wire since the last call of this; None: nothing. On CUDA it waits for the device."""
