@@ -134,7 +134,11 @@ class Capsules(Callback):
                 with self._no_end_of_the_run(self._unsynced.step), self._crew.rollout.weights_awake():
                     pass
         finally:
-            self._tell(self._writer.close())
+            self.close()
+
+    def close(self) -> None:
+        """Wait until the last capsule is written."""
+        self._tell(self._writer.close())
 
     @contextmanager
     def _no_end_of_the_run(self, step: int) -> Generator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -159,10 +159,11 @@ def step_again(kept: Kept, batch: Batch, config: RunConfig, crew: Crew, director
     data = SimpleNamespace(config=config, tokenizer=tokenizer_of(config), train=_NoData())
     rewards = cast("RewardManager", SimpleNamespace(witness=None))
     capsules = Capsules(cast("Prepared", data), crew, rewards, clock, said.append, None)
-    capsules.on_run_start(RunInfo(config, out, head.total_steps, head.step - 1))
-    collector = cast("Collector", _Recorded(batch, config, crew, notes))
-    roles = make_roles(crew.train_group, config, clock)
-    Loop(roles, collector, algorithm, Callbacks([capsules]), clock, config, nullcontext).train([(head.step, [])])
+    with closing(capsules):
+        capsules.on_run_start(RunInfo(config, out, head.total_steps, head.step - 1))
+        collector = cast("Collector", _Recorded(batch, config, crew, notes))
+        roles = make_roles(crew.train_group, config, clock)
+        Loop(roles, collector, algorithm, Callbacks([capsules]), clock, config, nullcontext).train([(head.step, [])])
     place = out.capsules / f"step_{head.step}"
     if not place.is_dir():
         raise UserError(f"{kept.path}: {'; '.join(said) or 'the step that was run again left no capsule'}")
