@@ -121,13 +121,13 @@ class Rollout:
         """The requests of `generate`."""
         config = self._config
         asked = asked_rows(config, len(samples), step, samples[0].uid) if learnt else frozenset[int]()
-        # All of them go into a capsule that holds the model whole; the batch is the same as if it were not kept.
-        every = self.witness is not None and self.witness.all_log_probs and bool(asked)
+        # More of them go into a capsule that holds the model whole; the batch is the same as if it were not kept.
+        one_in = self.witness.log_probs_of if self.witness is not None and asked else 0
         requests = [
             Request(
                 tuple(one.prompt_ids),
                 request_seed(config.trainer.seed, step, one.uid, one.sample),
-                every or row in asked,
+                row in asked or (one_in > 0 and row % one_in == 0),
             )
             for row, one in enumerate(samples)
         ]

@@ -17,10 +17,11 @@ Key = tuple[str, int]
 class Witness:
     """One step. What greedy baselines ask for the same samples comes second: of it the texts alone are kept.
 
-    `all_log_probs`: the engine is asked for those of every answer, if for any.
+    `log_probs_of`: the engine is asked for those of one answer in so many, if for any; 0: for no more than training
+    reads.
     """
 
-    all_log_probs: bool = True
+    log_probs_of: int = 0
     sampling: Sampling | None = None
     requests: dict[Key, Request] = field(default_factory=dict[Key, Request])
     completions: dict[Key, Completion] = field(default_factory=dict[Key, Completion])

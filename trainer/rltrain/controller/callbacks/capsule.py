@@ -40,6 +40,8 @@ from rltrain.workers.sync.checksum import combined
 
 WHOLE_NUMBERS = 10_000_000
 """A model is kept whole where its states and gradients are no more numbers than this (40 MB)."""
+LOG_PROBS_OF = 4
+"""Of a model that is kept whole, engines are asked for log-probabilities of one answer in so many: they cost time."""
 STATES = 7
 """Weights, two moments, before and after, and the gradient."""
 ELEMENTS = 4096
@@ -207,8 +209,7 @@ class Capsules(Callback):
         pieces = group.call("begin_capture", self._elements, names, doing="keeping the state before the step")
         self._actor = combined(pieces)
         self._witness = self._crew.rollout.witness = self._reward_manager.witness = Witness(
-            # Of a larger model they cost a tenth of the step and more; those of the step's own sample show as much.
-            all_log_probs=self._elements is None
+            log_probs_of=LOG_PROBS_OF if self._elements is None else 0
         )
         self._crew.rollout.on_weights = self._read_back
 
