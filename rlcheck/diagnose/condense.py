@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 
 from rlcheck.diagnose.blocks import Block, Cutter
 from rlcheck.diagnose.clean import log_lines, strip_escapes
 from rlcheck.diagnose.model import MAX_LINE, CondensedLog, LogLine
-from rlcheck.diagnose.scan import MARKERS, Finder
-from rlcheck.diagnose.search import Search, usable_cores
+from rlcheck.diagnose.scan import MARKERS, Search
 from rlcheck.diagnose.signatures import Index, pattern_of
 from rlcheck.diagnose.sources import Source, open_sources
 from rlcheck.playbook import Signature
@@ -36,7 +34,6 @@ _LAST_PLACES = 5
 _FIRST_LINES, _FIRST_BYTES = 48_000, 20 << 20
 _LAST_LINES, _LAST_BYTES = 2_000, 2 << 20
 _TAIL_BYTES = 2 << 20
-_SAMPLE = 1 << 20
 # Texts of which the last places are kept, and those of which the last one is: a hostile log must not fill the memory.
 _WITH_LAST_PLACES = 40
 _WITH_LAST = 300
@@ -96,9 +93,9 @@ class _Kept:
 class Condenser:
     """Takes a log in pieces and says at any time what of it matters so far."""
 
-    def __init__(self, watched: Mapping[bytes, Sequence[Signature]], sample: bytes, num_cores: int = 1) -> None:
+    def __init__(self, watched: Mapping[bytes, Sequence[Signature]]) -> None:
         self._watched = watched
-        self._search = Search(Finder(watched, sample), num_cores)
+        self._search = Search(watched)
         self._tries = _MOST_TRIES_OF_ALL
         self._cutter = Cutter()
         self._places: dict[bytes, _Place] = {}
@@ -108,7 +105,6 @@ class Condenser:
         self._tail_bytes = 0
         self._open: _Recent | None = None
         self._keep_until = HEAD
-        self.thrifty_from = 0
 
     @property
     def total_lines(self) -> int:
@@ -117,14 +113,13 @@ class Condenser:
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the log."""
-        for block in self._cutter.feed(data):
-            for found in self._search.push(block):
-                self._take(*found)
+        for block, found in self._search.push([*self._cutter.feed(data)]):
+            self._take(block, *found)
 
     def lines(self) -> tuple[LogLine, ...]:
         """What is kept so far."""
-        for found in self._search.rest():
-            self._take(*found)
+        for block, found in self._search.rest():
+            self._take(block, *found)
         kept = _Kept(_FIRST_LINES * 2, _FIRST_BYTES * 2, dict(self._first.lines), self._first.size)
         kept.lines.update(self._overflow.lines)
         for entry, spans in self._last_spans():
@@ -142,15 +137,9 @@ class Condenser:
         keys = sorted(kept.lines)
         return tuple(log_lines([key[0] for key in keys], b"\n".join(kept.lines[key] for key in keys)))
 
-    def close(self) -> None:
-        """End what helps to look through the log."""
-        self._search.close()
-
     def _take(self, block: Block, found: Sequence[bytes], text: bytes) -> None:
         if self._open is not None:
             self._open.after, self._open = block, None
-        if self._search.finder.thrifty and not self.thrifty_from:
-            self.thrifty_from = block.first
         spans: list[tuple[int, int]] = []
         hits: list[tuple[int, int]] = []
         for sought in found:
@@ -288,10 +277,9 @@ def _within(block: Block, spans: Sequence[tuple[int, int]]) -> list[int]:
 class Growing:
     """A log that is read bit by bit: whole while it is short, condensed from then on."""
 
-    def __init__(self, index: Index, whole: int = WHOLE, num_cores: int = 1) -> None:
+    def __init__(self, index: Index, whole: int = WHOLE) -> None:
         self._index = index
         self._whole = whole
-        self._num_cores = num_cores
         self._start: list[bytes] | None = []
         self._condenser: Condenser | None = None
         self.total_bytes = 0
@@ -306,21 +294,13 @@ class Growing:
         self._start.append(data)
         if self.total_bytes > self._whole:
             start = b"".join(self._start)
-            self._condenser = Condenser(_watched(self._index), start[-_SAMPLE:], self._num_cores)
+            self._condenser = Condenser(_watched(self._index))
             self._condenser.feed(start)
             self._start = None
-
-    def close(self) -> None:
-        """Nothing more is fed."""
-        if self._condenser is not None:
-            self._condenser.close()
 
     def state(self, name: str, problem: str = "") -> CondensedLog:
         """What the log says so far."""
         if self._condenser is not None:
-            if line := self._condenser.thrifty_from:
-                note = f"nearly every line is another text; from line {line} on, short messages count near errors only"
-                problem = f"{problem}; {note}" if problem else note
             return CondensedLog(
                 name=name,
                 lines=self._condenser.lines(),
@@ -362,8 +342,8 @@ def condense(source: Source, index: Index, *, whole: int = WHOLE) -> CondensedLo
         index: the signatures whose literals are looked for.
         whole: logs of at most so many bytes are kept whole.
     """
-    growing = Growing(index, whole, usable_cores())
-    with source.open() as reader, closing(growing):
+    growing = Growing(index, whole)
+    with source.open() as reader:
         for data in reader:
             growing.feed(data)
         return growing.state(source.name, reader.problem)
