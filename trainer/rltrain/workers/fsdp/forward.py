@@ -82,7 +82,8 @@ def token_stats(
     logits: Tensor, targets: Tensor, temperature: float, entropy: EntropyUse
 ) -> tuple[Tensor, Tensor | None]:
     """log p(target) and the entropy of softmax(logits / temperature), in float32. [N, V], [N] -> [N], [N]."""
-    log_p = F.log_softmax(logits.float() / temperature, dim=-1)
+    scores = logits.float()
+    log_p = F.log_softmax(scores if temperature == 1 else scores / temperature, dim=-1)
     chosen = log_p.gather(-1, targets[:, None]).squeeze(-1)
     if entropy == "none":
         return chosen, None

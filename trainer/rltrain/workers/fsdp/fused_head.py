@@ -116,7 +116,7 @@ class Blocks:
         found = F.linear(hidden, weight, bias).float()
         if self.scale != 1:
             found = found * self.scale
-        return found / self.temperature
+        return found if self.temperature == 1 else found / self.temperature
 
 
 def fused_stats(
@@ -185,7 +185,7 @@ class _Stats(torch.autograd.Function):
                 if given[0] is not None:
                     place, inside = _places(targets[rows], words)
                     slopes.scatter_add_(1, place[:, None], torch.where(inside, given[0], 0.0)[:, None])
-                slopes = slopes.mul_(factor).to(hidden.dtype)
+                slopes = (slopes if factor == 1 else slopes.mul_(factor)).to(hidden.dtype)
                 if of_hidden is not None:
                     of_hidden[rows] += slopes @ weight[words]
                 if of_weight is not None:
