@@ -37,8 +37,8 @@ def ranks_differ(facts: Facts) -> Verdict:
     problem = next((verdict for verdict in told if verdict.status == "fail"), None)
     if problem is not None:
         return problem
-    if told:
-        return told[0]
+    if judged := [verdict for verdict in told if verdict.status != "unknown"] or told:
+        return judged[0]
     if _world(run) == 1:
         return skip("one rank")
     return unknown("the run does not say what each rank learnt from (trainer.audit=true does)")
@@ -118,6 +118,11 @@ def _spread(run: RunFacts) -> Verdict | None:
     losses = curve_of(run, "actor/pg_loss", "actor/loss")
     if any(curve.values) or losses is None or len(set(losses.values)) < 2:
         return passed(f"losses of the ranks differ by {median(curve.values) or 0.0:.2g}") if any(curve.values) else None
+    # One rank has this spread, too; it writes no norms by rank.
+    if _world(run) is None and curve_of(run, "actor/grad_norm_rank_min", "critic/grad_norm_rank_min") is None:
+        return unknown(
+            "a spread of exactly 0: one rank, or several that learn from the same rows; how many there are is not known"
+        )
     return fail(
         "losses that differ between ranks",
         f"a spread of exactly 0 in all {len(curve.values)} steps",

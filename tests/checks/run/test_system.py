@@ -37,6 +37,18 @@ def test_ranks_with_equal_hashes_losses_or_spread() -> None:
     assert verdict("RUN040", alone).status == "skip"
 
 
+def test_a_spread_of_zero_says_nothing_where_the_number_of_ranks_is_not_known() -> None:
+    spread = {"actor/shard_loss_spread": [0.0] * 40}
+    one = made_run(
+        {**spread, "actor/grad_norm_rank_min": None}, settings={"trainer.n_gpus_per_node": None}, audit=UNAUDITED
+    )
+    assert verdict("RUN040", one).status == "unknown"
+    several = made_run(
+        {**spread, "actor/grad_norm_rank_min": [0.5] * 40}, settings={"trainer.n_gpus_per_node": None}, audit=UNAUDITED
+    )
+    assert verdict("RUN040", several).status == "fail"
+
+
 def test_equal_rows_in_one_step_are_chance() -> None:
     records = list(healthy_audit())
     records[7] = audit(shard_hashes=("c", "c"))[7]

@@ -85,7 +85,7 @@ class Actor(Role):
             self.recomputed = {"max_abs_diff": worst, "num_tokens": float(len(gaps)), "rows": where}
         if "rollout_log_probs" not in batch.names:
             return batch, {}
-        return batch, off_policy_metrics(old, batch["rollout_log_probs"], mask)
+        return batch, off_policy_metrics(old, batch["rollout_log_probs"], batch.engine_mask)
 
     def log_probs(self, batch: Batch) -> Batch:
         """BATCH with `old_log_probs` and `entropys` under the weights that generated it."""
