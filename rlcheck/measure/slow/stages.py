@@ -34,6 +34,10 @@ def step_seconds(run: RunFacts) -> float:
     return median(settled(run, *STEP_TIME).values) or 0.0
 
 
+_DONE_AT_ALL = 0.5
+"""Of a pass's floor, which a GPU at its peak would take 0.6 of: a stage that takes less does something else."""
+
+
 def stage_costs(run: RunFacts, floors: dict[str, Floor]) -> tuple[StageCost, ...]:
     """The stages, the longest first. What is not done in each step counts by its share of all steps' time."""
     whole = settled(run, *STEP_TIME)
@@ -47,6 +51,8 @@ def stage_costs(run: RunFacts, floors: dict[str, Floor]) -> tuple[StageCost, ...
         if seconds <= 0:
             continue
         floor = floors.get(name)
+        if floor is not None and seconds < _DONE_AT_ALL * floor.seconds:
+            floor = None  # rltrain's update reads the old log-probabilities itself, where it may
         found.append(
             StageCost(
                 name=name,

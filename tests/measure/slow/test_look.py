@@ -21,6 +21,13 @@ from rlcheck.measure.slow.traces import read_trace
 from tests.measure.slow import made
 
 
+def test_a_pass_that_is_not_made_has_no_floor(tmp_path: Path) -> None:
+    facts = look([made.verl(tmp_path, old_log_prob=0.1)], gpu="H200")
+    floors = {one.name: one.floor_s for one in facts.stages}
+    assert floors["old_log_prob"] == 0.0
+    assert floors["update_actor"] > 0.0
+
+
 def test_floors_are_operations_and_bytes_of_the_config(tmp_path: Path) -> None:
     facts = look([made.verl(tmp_path / "run")], gpu="H200")
     assert facts.device == "H200"
