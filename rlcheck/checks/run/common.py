@@ -42,6 +42,12 @@ def setting(run: RunFacts, *keys: str) -> Any:
     return next((run.settings[key] for key in keys if run.settings.get(key) is not None), None)
 
 
+def num_ranks(run: RunFacts) -> float | None:
+    """How many ranks train, where the run says so."""
+    per_node = number_setting(run, "trainer.n_gpus_per_node")
+    return None if per_node is None else per_node * (number_setting(run, "trainer.nnodes") or 1)
+
+
 def number_setting(run: RunFacts, *keys: str) -> float | None:
     """The same, where it is a number."""
     value = setting(run, *keys)

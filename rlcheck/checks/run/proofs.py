@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown, warn
 from rlcheck.checks.run.causes import NUMBERS
-from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, number_setting, proof, run_of, setting
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, num_ranks, number_setting, proof, run_of, setting
 from rlcheck.checks.run.settings import KL_IN_REWARD, USE_KL_LOSS
 from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
@@ -156,7 +156,7 @@ def gradients_count(facts: Facts) -> Verdict:
     run = run_of(facts)
     least, most, error = (curve_of(run, name) for name in (RANK_MIN, RANK_MAX, REDUCED))
     if least is None or most is None:
-        return _not_measured(run, RANK_MIN)
+        return skip("one rank") if num_ranks(run) == 1 else _not_measured(run, RANK_MIN)
     pairs = [(step, low, high) for step, low, high in zip(least.steps, least.values, most.values, strict=False)
              if high > 0]  # fmt: skip
     silent = [step for step, low, high in pairs if low <= 1e-9 * high]

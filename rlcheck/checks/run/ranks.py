@@ -6,7 +6,7 @@ import math
 
 from rlcheck.check import Verdict, check, evidence, fail, passed, skip, unknown, warn
 from rlcheck.checks.run.behaviour import ENTROPY
-from rlcheck.checks.run.common import NEEDS, curve_of, drawn, number_setting, proof, run_of
+from rlcheck.checks.run.common import NEEDS, curve_of, drawn, num_ranks, number_setting, proof, run_of
 from rlcheck.facts.base import value_or
 from rlcheck.facts.document import Facts
 from rlcheck.facts.run import AuditStep, Curve, RunFacts
@@ -39,14 +39,9 @@ def ranks_differ(facts: Facts) -> Verdict:
         return problem
     if judged := [verdict for verdict in told if verdict.status != "unknown"] or told:
         return judged[0]
-    if _world(run) == 1:
+    if num_ranks(run) == 1:
         return skip("one rank")
     return unknown("the run does not say what each rank learnt from (trainer.audit=true does)")
-
-
-def _world(run: RunFacts) -> float | None:
-    per_node = number_setting(run, "trainer.n_gpus_per_node")
-    return None if per_node is None else per_node * (number_setting(run, "trainer.nnodes") or 1)
 
 
 def _ranks_of_a_share(run: RunFacts) -> float:
@@ -113,13 +108,13 @@ def _found(run: RunFacts, same: list[AuditStep], words: str) -> Verdict:
 
 def _spread(run: RunFacts) -> Verdict | None:
     curve = curve_of(run, "actor/shard_loss_spread")
-    if curve is None or _world(run) == 1 or len(curve.values) < _FEWEST:
+    if curve is None or num_ranks(run) == 1 or len(curve.values) < _FEWEST:
         return None
     losses = curve_of(run, "actor/pg_loss", "actor/loss")
     if any(curve.values) or losses is None or len(set(losses.values)) < 2:
         return passed(f"losses of the ranks differ by {median(curve.values) or 0.0:.2g}") if any(curve.values) else None
     # One rank has this spread, too; it writes no norms by rank.
-    if _world(run) is None and curve_of(run, "actor/grad_norm_rank_min", "critic/grad_norm_rank_min") is None:
+    if num_ranks(run) is None and curve_of(run, "actor/grad_norm_rank_min", "critic/grad_norm_rank_min") is None:
         return unknown(
             "a spread of exactly 0: one rank, or several that learn from the same rows; how many there are is not known"
         )
@@ -187,7 +182,7 @@ def ranks_keep_pace(facts: Facts) -> Verdict:
         )
     if curve_of(run, "timing_s/grad_comm") is not None:
         return passed("the exchange of gradients waits for no rank (waits before it are not measured)")
-    return skip("one rank") if _world(run) == 1 else unknown("the run does not log times by rank")
+    return skip("one rank") if num_ranks(run) == 1 else unknown("the run does not log times by rank")
 
 
 def _slow_words(name: str, curves: tuple[Curve, ...]) -> str:

@@ -49,6 +49,11 @@ def test_a_spread_of_zero_says_nothing_where_the_number_of_ranks_is_not_known() 
     assert verdict("RUN040", several).status == "fail"
 
 
+def test_one_rank_has_no_gradients_of_others() -> None:
+    alone = made_run({"actor/grad_norm_rank_min": None}, settings={"trainer.n_gpus_per_node": 1})
+    assert verdict("RUN059", alone).status == "skip"
+
+
 def test_equal_rows_in_one_step_are_chance() -> None:
     records = list(healthy_audit())
     records[7] = audit(shard_hashes=("c", "c"))[7]
