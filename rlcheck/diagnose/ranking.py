@@ -7,7 +7,7 @@ failure that is no echo of another is the root.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rlcheck.diagnose.echoes import is_echo
@@ -46,9 +46,23 @@ def rank(hits: Sequence[Hit], logs: Sequence[Sequence[Message]], found: Sequence
             _ranked(of_one, incident, events, is_echo(playbook_id, problems, found))
             for playbook_id, of_one in problems.items()
         ]
-    ranked.sort(key=_key)
+    ranked = sorted(_warned_once(ranked), key=_key)
     numbers = {incident: number for number, incident in enumerate(dict.fromkeys(one.incident for one in ranked), 1)}
     return tuple(_renumbered(one, numbers[one.incident]) for one in ranked)
+
+
+def _warned_once(ranked: Sequence[Ranked]) -> Iterator[Ranked]:
+    """What warns in one incident after the other is one problem: of the last of them."""
+    again: dict[str, list[Ranked]] = {}
+    for one in ranked:
+        if one.best.signature.status == "fail":
+            yield one
+        else:
+            again.setdefault(one.best.id, []).append(one)
+    for ones in again.values():
+        last = max(ones, key=lambda one: one.incident)
+        hits = tuple(hit for one in ones for hit in one.hits)
+        yield Ranked(best=last.best, hits=hits, incident=last.incident, echo=last.echo, event=last.event)
 
 
 def _key(one: Ranked) -> tuple[bool, int, int, int, int, int]:

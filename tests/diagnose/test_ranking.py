@@ -30,6 +30,12 @@ def test_the_more_specific_of_one_event_names_it() -> None:
     assert ranked(INDEX, "CUDA out of memory\n" + text)[0] == ["logits", "memory"]
 
 
+def test_a_warning_of_each_step_is_one_problem_of_the_last() -> None:
+    steps = "".join(f"step:{step} - actor/pg_loss:0.1\nkl_mean: {20 + step}\n" for step in range(1, 6))
+    assert ranked(INDEX, steps)[0] == ["kl"]
+    assert ranked(INDEX, steps + "CUDA out of memory\n")[0] == ["memory", "kl"]
+
+
 def test_a_wrapper_is_an_echo_of_all_else_and_alone_it_is_all_there_is() -> None:
     wrapper = "RuntimeError: Engine core initialization failed. See root cause above."
     assert ranked(INDEX, wrapper)[0] == ["engine"]
