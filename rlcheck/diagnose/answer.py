@@ -11,7 +11,7 @@ from rlcheck.diagnose.decode import decoded, filled
 from rlcheck.diagnose.echoes import unexplained
 from rlcheck.diagnose.failures import Failure, failures
 from rlcheck.diagnose.hits import Hit, hits
-from rlcheck.diagnose.lines import Message, read_line
+from rlcheck.diagnose.lines import Message, read_lines
 from rlcheck.diagnose.model import Answer, CondensedLog, Confidence, Diagnosis, Quote, Unknown
 from rlcheck.diagnose.ranking import Ranked, rank
 from rlcheck.diagnose.signatures import Index
@@ -37,9 +37,7 @@ def diagnose(
     A failure that no playbook knows is explained by the source that raised it, where SOURCES have it. Otherwise
     `diagnoses` is empty and `unknown` says where it shows. Neither is set when nothing failed.
     """
-    messages = [
-        own_words([read_line(line, number, at) for at, line in enumerate(log.lines)]) for number, log in enumerate(logs)
-    ]
+    messages = [own_words(read_lines(log.lines, number)) for number, log in enumerate(logs)]
     found = [failure for log in messages for failure in failures(log)]
     every = [hit for log in messages for hit in hits(log, index)]
     problems = [one for one in rank(every, messages, found) if one.best.signature.status != "info"]

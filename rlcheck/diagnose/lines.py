@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 from rlcheck.diagnose.model import LogLine
 from rlcheck.facts.base import Struct
@@ -35,10 +36,19 @@ _PREFIXES = tuple(
         # containerd's log files, after their time; kubectl logs --prefix
         r"std(?:out|err) [FP] ",
         r"\[pod/[\w./-]{1,200}\] ",
+        # mpirun --tag-output; syslog and journalctl; a clock alone; seconds since the start
+        r"\[\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?",
+        rf"[A-Z][a-z][a-z] [ \d]\d {_CLOCK}(?: (?P<node>[\w.-]{{1,80}}) [\w./@-]{{1,80}}(?:\[(?P<pid>\d+)\])?:)? ",
+        rf"{_CLOCK}[ \t]",
+        r"\[? {0,8}\d{1,7}\.\d{1,9} ?s?\]?:? (?=\S| {2,}\S)",
     )
 )
 _NCCL = re.compile(r"(?P<node>[\w.-]{1,80}):(?P<pid>\d+):\d+ \[\d+\] ")
 _MOST_PREFIXES = 6
+_OF_A_TRACEBACK = re.compile(r'Traceback \(most recent call last\):|  File "[^"\n]{1,400}", line \d+')
+_LONGEST_LEARNT, _MOST_LEARNT = 160, 32
+# What of a prefix is another in another line: numbers, names of months, levels and streams.
+_VARIES = re.compile(rf"\d+|\b(?:[A-Z][a-z]{{2}}(?= +\d)|{_LEVEL}|std(?:out|err))\b")
 
 
 class Message(Struct, frozen=True):
@@ -55,17 +65,55 @@ class Message(Struct, frozen=True):
     time: str = ""
 
 
-def read_line(line: LogLine, log: int, at: int) -> Message:
-    """Take the prefixes off. `log` and `at` are the positions of the log and of the line in it."""
-    text, told = line.text, dict[str, str]()
+def read_lines(lines: Sequence[LogLine], log: int) -> list[Message]:
+    """Take the prefixes off: those that are known, and what stands before the lines of a traceback."""
+    learnt = _learnt(line.text for line in lines)
+    return [read_line(line, log, at, learnt) for at, line in enumerate(lines)]
+
+
+def _learnt(lines: Iterable[str]) -> re.Pattern[str] | None:
+    """Prefixes that nobody lists: what of a line with a part of a traceback comes before it, with any numbers."""
+    found: dict[str, None] = {}
+    for line in lines:
+        if len(found) < _MOST_LEARNT and (part := _OF_A_TRACEBACK.search(line)) is not None:
+            before, there, _ = _bare(line, None)[0].partition(part[0])
+            if there and before.strip() and len(before) <= _LONGEST_LEARNT:
+                found[_as_pattern(before)] = None
+    return re.compile("|".join(sorted(found, key=len, reverse=True))) if found else None
+
+
+def _as_pattern(prefix: str) -> str:
+    pieces: list[str] = []
+    end = 0
+    for match in _VARIES.finditer(prefix):
+        kind = r"\d+" if match[0].isdigit() else r"[A-Za-z]+"
+        pieces += [re.escape(prefix[end : match.start()]), kind]
+        end = match.end()
+    return "".join(pieces) + re.escape(prefix[end:])
+
+
+def _bare(text: str, learnt: re.Pattern[str] | None) -> tuple[str, dict[str, str]]:
+    """TEXT without its prefixes, and what these tell."""
+    told: dict[str, str] = {}
     for _ in range(_MOST_PREFIXES):
         match = _prefix(text)
+        if match is None and learnt is not None:
+            match, learnt = learnt.match(text), None
         if match is None:
             break
         for name, value in match.groupdict().items():
             if value and name != "role":
                 told.setdefault(name, value)
         text = text[match.end() :]
+    return text, told
+
+
+def read_line(line: LogLine, log: int, at: int, learnt: re.Pattern[str] | None = None) -> Message:
+    """Take the prefixes off: those that are known, and one of LEARNT.
+
+    `log` and `at` are the positions of the log and of the line in it.
+    """
+    text, told = _bare(line.text, learnt)
     nccl = _NCCL.match(text)
     if nccl is not None:
         told = {"node": nccl["node"], "pid": nccl["pid"], **told}

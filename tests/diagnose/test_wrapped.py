@@ -32,13 +32,23 @@ WRAPPED = {
     "srun --label, two digits": each(lambda line: f"12: {line}"),
     "containerd": each(lambda line: f"{TIME} stderr F {line}"),
     "kubectl --prefix": each(lambda line: f"[pod/train-0/main] {line}"),
+    "docker compose": each(lambda line: f"trainer-1  | {line}"),
+    "journalctl": each(lambda line: f"Nov 28 12:00:07 node7 python[4242]: {line}"),
+    "a clock": each(lambda line: f"12:00:07 {line}"),
+    "seconds since the start": each(lambda line: f"  12.34 {line}"),
+    "mpirun --tag-output": each(lambda line: f"[1,3]<stderr>: {line}"),
+    "pdsh": each(lambda line: f"node7: {line}"),
+    "GNU parallel --tag": each(lambda line: f"7\t{line}"),
+    "Airflow": each(lambda line: f"[2026-11-28, 12:00:07 UTC] {{subprocess.py:93}} INFO - {line}"),
+    "supervisord": each(lambda line: f"2026-11-28 12:00:07,123 DEBG 'train' stdout output: {line}"),
+    "what nobody has seen": each(lambda line: f"🚀 train <{len(line)}> {line}"),
     "Docker": each(lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": TIME})),
     "a JSON logger": each(lambda line: json.dumps({"time": TIME, "level": "ERROR", "message": line})),
     "one object": json.dumps({"level": "ERROR", "message": "step failed", "exc_info": "\n".join(LINES)}) + "\n",
 }
 
 
-@pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
+@pytest.mark.parametrize("text", WRAPPED.values(), ids=list(WRAPPED))
 def test_it_is_found(text: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("starting\n" + text)
     done = rlcheck("diagnose", tmp_path / "log", "--format", "json")
@@ -51,3 +61,22 @@ def test_metrics_in_json_stay_as_they_are(tmp_path: Path) -> None:
     assert rlcheck("diagnose", tmp_path / "log").code == 1
     (tmp_path / "log").write_text('{"step": 140, "loss": 0.25, "message": "saved"}\n{"log": 3}\n[1]\n{}\n')
     assert rlcheck("diagnose", tmp_path / "log").code == 0
+
+
+def test_two_writers_with_prefixes_of_their_own(tmp_path: Path) -> None:
+    lines = [
+        line
+        for pair in zip((f"a-1 | {line}" for line in LINES), ("b-2 >> all is well",) * 9, strict=False)
+        for line in pair
+    ]
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    done = rlcheck("diagnose", tmp_path / "log", "--format", "json")
+    assert (done.code, json.loads(done.out)["diagnoses"][0]["id"]) == (1, "activations-out-of-memory")
+
+
+def test_a_message_is_no_prefix(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(
+        "ERROR: step 7 failed: Traceback (most recent call last):\n" + "\n".join(LINES[1:]) + "\n"
+    )
+    done = rlcheck("diagnose", tmp_path / "log", "--format", "json")
+    assert (done.code, json.loads(done.out)["diagnoses"][0]["id"]) == (1, "activations-out-of-memory")
