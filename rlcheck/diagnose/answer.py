@@ -11,8 +11,9 @@ from rlcheck.diagnose.decode import decoded, filled
 from rlcheck.diagnose.echoes import unexplained
 from rlcheck.diagnose.failures import Failure, failures
 from rlcheck.diagnose.hits import Hit, hits
-from rlcheck.diagnose.lines import Message, read_lines
+from rlcheck.diagnose.lines import Message, read_line
 from rlcheck.diagnose.model import Answer, CondensedLog, Confidence, Diagnosis, Quote, Unknown
+from rlcheck.diagnose.prefixes import learnt
 from rlcheck.diagnose.ranking import Ranked, rank
 from rlcheck.diagnose.signatures import Index
 from rlcheck.diagnose.source.installed import Environment
@@ -37,7 +38,7 @@ def diagnose(
     A failure that no playbook knows is explained by the source that raised it, where SOURCES have it. Otherwise
     `diagnoses` is empty and `unknown` says where it shows. Neither is set when nothing failed.
     """
-    messages = [own_words(read_lines(log.lines, number)) for number, log in enumerate(logs)]
+    messages = [own_words(_messages(log, number)) for number, log in enumerate(logs)]
     found = [failure for log in messages for failure in failures(log)]
     every = [hit for log in messages for hit in hits(log, index)]
     problems = [one for one in rank(every, messages, found) if one.best.signature.status != "info"]
@@ -55,6 +56,11 @@ def diagnose(
         lines=sum(log.total_lines or len(log.lines) for log in logs),
         bytes=sum(log.total_bytes for log in logs),
     )
+
+
+def _messages(log: CondensedLog, number: int) -> list[Message]:
+    prefixes = learnt([line.text for line in log.lines])
+    return [read_line(line, number, at, prefixes) for at, line in enumerate(log.lines)]
 
 
 def _unknown(

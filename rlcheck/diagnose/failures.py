@@ -98,9 +98,18 @@ def failures(messages: Sequence[Message]) -> Iterator[Failure]:
             yield Failure(message=message)
 
 
+def says_failure(text: str) -> bool:
+    """Whether a message of this form names a failure by itself."""
+    return bool(_RAISED.match(text)) or _has_marker(text)
+
+
+def _has_marker(text: str) -> bool:
+    return (text.startswith("lua") or any(hint in text for hint in _HINTS)) and _MARKERS.search(text) is not None
+
+
 def _is_marked(message: Message) -> bool:
     text = message.text
-    if (text.startswith("lua") or any(hint in text for hint in _HINTS)) and _MARKERS.search(text):
+    if _has_marker(text):
         return True
     head = message.whole[: 60 + len(message.whole) - len(text)]
     return bool(_LOGGED.search(head)) and not _QUOTES_ERRORS.search(head)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 
 from rlcheck.diagnose.model import LogLine
 from rlcheck.facts.base import Struct
@@ -11,7 +10,7 @@ from rlcheck.facts.base import Struct
 _DAY = r"\d{4}[-/]\d\d[-/]\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _PLACE = r"[\w./<>-]{1,80}\.(?:py|cc|cpp|h|cu|go|rs):\d+"
-_LEVEL = r"(?:DEBUG|INFO|SUCC|WARN|WARNING|ERROR|CRITICAL|FATAL)"
+LEVEL = r"(?:DEBUG|INFO|SUCC|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -27,9 +26,9 @@ _PREFIXES = tuple(
         # glog: E0102 03:04:05.678901 12 file.cc:3] and torch: [rank0]:[E102 03:04:05.678901 ProcessGroupNCCL.cpp:6]
         rf"\[?[DIWEF](?P<time>\d{{3,4}} {_CLOCK})(?: +(?P<pid>\d+))?(?: \d+)? {_PLACE}\] ?",
         # vLLM: ERROR 01-02 03:04:05 [core.py:3] and, older, ERROR 01-02 03:04:05 core.py:3]
-        rf"{_LEVEL} (?P<time>\d\d-\d\d {_CLOCK}) \[?{_PLACE}\] ?",
+        rf"{LEVEL} (?P<time>\d\d-\d\d {_CLOCK}) \[?{_PLACE}\] ?",
         # Python's logging and everybody else who begins with a date
-        rf"(?P<time>{_DAY}[ T]{_CLOCK})(?:Z|[+-]\d\d:?\d\d)?(?:[\s|,:-]+{_LEVEL}\b)?[\s|,:-]*"
+        rf"(?P<time>{_DAY}[ T]{_CLOCK})(?:Z|[+-]\d\d:?\d\d)?(?:[\s|,:-]+{LEVEL}\b)?[\s|,:-]*"
         rf"(?:{_PLACE}(?: --|\]|:)?[ \t]?)?",
         # srun --label
         r" {0,3}(?P<rank>\d{1,4}): (?=\S| {2,}\S)",
@@ -45,10 +44,6 @@ _PREFIXES = tuple(
 )
 _NCCL = re.compile(r"(?P<node>[\w.-]{1,80}):(?P<pid>\d+):\d+ \[\d+\] ")
 _MOST_PREFIXES = 6
-_OF_A_TRACEBACK = re.compile(r'Traceback \(most recent call last\):|  File "[^"\n]{1,400}", line \d+')
-_LONGEST_LEARNT, _MOST_LEARNT = 160, 32
-# What of a prefix is another in another line: numbers, names of months, levels and streams.
-_VARIES = re.compile(rf"\d+|\b(?:[A-Z][a-z]{{2}}(?= +\d)|{_LEVEL}|std(?:out|err))\b")
 
 
 class Message(Struct, frozen=True):
@@ -65,34 +60,7 @@ class Message(Struct, frozen=True):
     time: str = ""
 
 
-def read_lines(lines: Sequence[LogLine], log: int) -> list[Message]:
-    """Take the prefixes off: those that are known, and what stands before the lines of a traceback."""
-    learnt = _learnt(line.text for line in lines)
-    return [read_line(line, log, at, learnt) for at, line in enumerate(lines)]
-
-
-def _learnt(lines: Iterable[str]) -> re.Pattern[str] | None:
-    """Prefixes that nobody lists: what of a line with a part of a traceback comes before it, with any numbers."""
-    found: dict[str, None] = {}
-    for line in lines:
-        if len(found) < _MOST_LEARNT and (part := _OF_A_TRACEBACK.search(line)) is not None:
-            before, there, _ = _bare(line, None)[0].partition(part[0])
-            if there and before.strip() and len(before) <= _LONGEST_LEARNT:
-                found[_as_pattern(before)] = None
-    return re.compile("|".join(sorted(found, key=len, reverse=True))) if found else None
-
-
-def _as_pattern(prefix: str) -> str:
-    pieces: list[str] = []
-    end = 0
-    for match in _VARIES.finditer(prefix):
-        kind = r"\d+" if match[0].isdigit() else r"[A-Za-z]+"
-        pieces += [re.escape(prefix[end : match.start()]), kind]
-        end = match.end()
-    return "".join(pieces) + re.escape(prefix[end:])
-
-
-def _bare(text: str, learnt: re.Pattern[str] | None) -> tuple[str, dict[str, str]]:
+def bare(text: str, learnt: re.Pattern[str] | None = None) -> tuple[str, dict[str, str]]:
     """TEXT without its prefixes, and what these tell."""
     told: dict[str, str] = {}
     for _ in range(_MOST_PREFIXES):
@@ -113,7 +81,7 @@ def read_line(line: LogLine, log: int, at: int, learnt: re.Pattern[str] | None =
 
     `log` and `at` are the positions of the log and of the line in it.
     """
-    text, told = _bare(line.text, learnt)
+    text, told = bare(line.text, learnt)
     nccl = _NCCL.match(text)
     if nccl is not None:
         told = {"node": nccl["node"], "pid": nccl["pid"], **told}

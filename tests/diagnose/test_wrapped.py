@@ -74,6 +74,28 @@ def test_two_writers_with_prefixes_of_their_own(tmp_path: Path) -> None:
     assert (done.code, json.loads(done.out)["diagnoses"][0]["id"]) == (1, "activations-out-of-memory")
 
 
+PREFIXES = {
+    "docker compose": "trainer-1  | ", "pdsh": "node7: ", "GNU parallel --tag": "7\t", "a stream": "[stderr] ",
+    "Airflow": "[2026-11-28, 12:00:07 UTC] {subprocess.py:93} INFO - ", "Loki": 'train{pod="a-1"} ',
+    "what nobody has seen": "🚀 train> ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=list(PREFIXES))
+@pytest.mark.parametrize("failure", ["ValueError: bad luck", "Killed", "Segmentation fault (core dumped)"])
+def test_a_failure_without_a_traceback_is_one_behind_a_prefix_of_many_lines(
+    prefix: str, failure: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text("".join(f"{prefix}{line}\n" for line in ("starting", "loading", "going on", failure)))
+    assert rlcheck("diagnose", tmp_path / "log").code == 1
+
+
+def test_what_one_line_says_before_an_error_is_no_prefix(tmp_path: Path) -> None:
+    lines = [f"{number} rows are read" for number in range(9)] + ["retry 1 after: TimeoutError: the server is busy"]
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    assert rlcheck("diagnose", tmp_path / "log").code == 0
+
+
 def test_a_message_is_no_prefix(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(
         "ERROR: step 7 failed: Traceback (most recent call last):\n" + "\n".join(LINES[1:]) + "\n"
