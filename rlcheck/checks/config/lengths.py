@@ -43,8 +43,9 @@ def engine_holds_sample(facts: Facts) -> Verdict:
         the engine what is left beside the prompt, and stops at a prompt that leaves nothing.
 
     Why it matters:
-        Responses end early for a reason that no metric names: response_length/clip_ratio stays low, since it counts
-        against max_response_length, and truncated answers are scored as wrong ones.
+        Responses end early for a reason that no metric names: response_length/clip_ratio misses most of them, since it
+        counts those of max_response_length tokens (verl 0.9's default trainer: those as long as the longest of their
+        batch), and truncated answers are scored as wrong ones.
     """
     run = config_of(facts)
     length, sample, prompt = engine_length(run), longest(run), run.spec.data.max_prompt_length

@@ -98,16 +98,16 @@ def _wanted(refusing: list[Distribution]) -> str:
 
 @check("ENV002", "The interpreter is an ordinary CPython build", needs=("python",), playbook="python-build")
 def python_build(facts: Facts) -> Verdict:
-    """Looks for an interpreter that compiled packages have no wheels for: PyPy, debug or free-threaded builds.
+    """Looks for an interpreter other than the ordinary CPython: PyPy, debug or free-threaded builds.
 
     What it does:
         Reads the implementation, and the names of the executable and of its library directories (a free-threaded build
         is called python3.13t, a debug build python3.12d).
 
     Why it matters:
-        torch, vLLM, Ray and most compiled packages publish wheels for the ordinary CPython only, so pip builds from
-        source or falls back to very old releases. A free-threaded build also switches the lock back on as soon as one
-        extension does not support it.
+        Wheels of the ordinary CPython do not load into PyPy or a free-threaded build: where a package has none for
+        these, pip builds from source or takes an older release. A free-threaded build also switches the lock back on
+        as soon as one extension does not support it. A debug build loads the wheels, and runs Python code slowly.
     """
     python = environment(facts)
     if python.implementation and python.implementation.lower() != "cpython":

@@ -174,7 +174,8 @@ def answers_are_whole(facts: Facts) -> Verdict:
     What it does:
         Holds the longest answers against the ground truth: do they have room for it? Compares what answers at the limit
         earn with what those that ended earn. Without samples it reads the share of answers at the limit; where that is
-        a few tokens, the share alone proves nothing.
+        a few tokens, the share alone proves nothing. verl 0.9's default trainer logs the share that is as long as the
+        longest answer of the batch, which is never 0.
 
     Why it matters:
         A cut answer has lost its result, so that it earns nothing however right it was; the policy learns to be short,

@@ -102,7 +102,6 @@ def _judge(run: RunFacts, rewards: Rewards, train: Rise, name: str, curve: Curve
     more: dict[str, Any] = {
         "details": (*drawn(run, REWARD[0], name), f"validation was best at step {top}: {best:.4g}"),
         "evidence": (proof(name, words, first, last),),
-        "params": {"step": str(top)},
     }
     found = f"{words}, {steps_words(first, last)}"
     if gained < -limit("val_fall") * rewards.span:
