@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.end_to_end.runs import SMALL, Run, Started, rltrain, training
+from tests.trainer.end_to_end.runs import SMALL, Run, Started, anew, rltrain, training
 from tests.trainer.failures.scene import Watched
 
 TOY_STEPS = 50
@@ -49,21 +49,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def toy_ppo(place: Path) -> Run:
     """The recipe, ended sooner: the learning rate has no time to fall. Nothing of it may outlive it."""
-    directory = place / "toy-ppo"
+    directory = anew(place / "toy-ppo")
     return Watched(directory, *training(directory, "toy-ppo", *TOY)).finish(timeout_s=840).succeeded()
 
 
 @pytest.fixture(scope="session")
 def whole(place: Path) -> Run:
     """A short run on two training ranks, never interrupted."""
-    directory = place / "whole"
+    directory = anew(place / "whole")
     return rltrain(directory, *training(directory, "toy-ppo", *RICH)).succeeded()
 
 
 @pytest.fixture(scope="session")
 def interrupted(place: Path) -> Run:
     """The same, ended by Ctrl-C after its third step; a copy, as it will be gone on with."""
-    directory = place / "again"
+    directory = anew(place / "again")
     started = Started(directory, *training(directory, "toy-ppo", *RICH))
     started.wait_for_step(STOP_AFTER, timeout_s=600)
     started.interrupt()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,12 @@ class Started:
 def rltrain(directory: Path, *arguments: str | Path, timeout_s: float = 600, program: Sequence[str] = COMMAND) -> Run:
     """Run the command to its end. DIRECTORY: of the run; it is told where `arguments` name a recipe or a file."""
     return Started(directory, *arguments, program=program).finish(timeout_s)
+
+
+def anew(directory: Path) -> Path:
+    """DIRECTORY without what an earlier try of the same test left: its steps are not this one's."""
+    shutil.rmtree(directory, ignore_errors=True)
+    return directory
 
 
 def training(directory: Path, recipe: str, *values: str) -> tuple[str, ...]:

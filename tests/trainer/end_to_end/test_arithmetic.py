@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.end_to_end.runs import Run, column, rltrain, training
+from tests.trainer.end_to_end.runs import Run, anew, column, rltrain, training
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -21,13 +21,13 @@ SFT_STEPS = 256
 @pytest.fixture(scope="module")
 def supervised(place: Path) -> Run:
     """What the demonstrations teach, in part."""
-    directory = place / "add-sft"
+    directory = anew(place / "add-sft")
     arguments = ("sft", "toy-add-sft", f"trainer.default_local_dir={directory}", *ONE_RANK, *SHORT)
     return rltrain(directory, *arguments).succeeded()
 
 
 def reinforced(place: Path, start: Run, steps: int, *values: str) -> Run:
-    directory = place / f"add-grpo-{steps}"
+    directory = anew(place / f"add-grpo-{steps}")
     model = f"actor_rollout_ref.model.path={start.checkpoint(SFT_STEPS)}"
     limits = (f"trainer.total_training_steps={steps}", "trainer.save_freq=-1", *values)
     return rltrain(directory, *training(directory, "toy-add-grpo", model, *ONE_RANK, *limits)).succeeded()

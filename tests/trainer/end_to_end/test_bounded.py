@@ -12,7 +12,7 @@ from tests.trainer.failures.scene import Watched, arguments
 
 pytestmark = pytest.mark.timeout(1800)
 
-STEPS, BOUND = 6, 2
+STEPS, BOUND, GROUPS = 6, 2, 4
 BOUNDED = (
     "actor_rollout_ref.hybrid_engine=false",
     f"algorithm.max_staleness={BOUND}",
@@ -21,17 +21,14 @@ BOUNDED = (
     "trainer.save_freq=2",
 )
 LONG = (
-    "toy.model.max_position_embeddings=512",
-    "data.max_response_length=200",
+    f"data.train_batch_size={GROUPS}",
+    f"actor_rollout_ref.actor.ppo_mini_batch_size={GROUPS}",
+    f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={GROUPS}",
+    "toy.model.max_position_embeddings=1024",
+    "data.max_response_length=1000",
     "actor_rollout_ref.rollout.ignore_eos=true",
-    "actor_rollout_ref.rollout.max_num_seqs=64",
 )
-"""Answers of which a step's weights find some begun."""
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("bounded")
+"""Few answers, each written for longer than a step learns from them and the engine takes to listen (twice `POLL_S`)."""
 
 
 def held(run: Run) -> None:
@@ -48,9 +45,9 @@ def held(run: Run) -> None:
         assert all(0 <= record[f"perf/{name}"] <= 1 for name in ("generation_overlap", "rollout_idle", "training_idle"))
 
 
-def test_an_engine_killed_while_it_generates(place: Path) -> None:
+def test_an_engine_killed_while_it_generates(tmp_path: Path) -> None:
     """It is started again with the newest weights; its answers begin again. Weights go in while others are written."""
-    directory = place / "killed"
+    directory = tmp_path / "killed"
     run = Watched(directory, *arguments(directory, *BOUNDED, *LONG))
     run.wait_for_step(2, timeout_s=600)
     run.kill("rollout-0")
@@ -62,8 +59,8 @@ def test_an_engine_killed_while_it_generates(place: Path) -> None:
     assert max(column(done.steps, "training/policy_staleness/tokens@0")) > 0
 
 
-def test_a_signal_leads_to_a_checkpoint_and_the_rest_is_learnt_after_it(place: Path) -> None:
-    directory = place / "stopped"
+def test_a_signal_leads_to_a_checkpoint_and_the_rest_is_learnt_after_it(tmp_path: Path) -> None:
+    directory = tmp_path / "stopped"
     run = Watched(directory, *arguments(directory, *BOUNDED, *LONG))
     run.wait_for_step(2, timeout_s=600)
     run.terminate()
@@ -72,8 +69,8 @@ def test_a_signal_leads_to_a_checkpoint_and_the_rest_is_learnt_after_it(place: P
     last = stopped.steps[-1]["step"]
     assert 2 <= last < STEPS
     groups = json.loads((stopped.checkpoint(last) / "groups.json").read_text())
-    # Of all that were asked for, everything but 16 a step: 16 prompts with one answer each.
-    assert len(groups["groups"]) == groups["admitted"] - 16 * last
+    # Of all that were asked for, everything but what each step learnt from.
+    assert len(groups["groups"]) == groups["admitted"] - GROUPS * last
     resumed = rltrain(directory, *arguments(directory, *BOUNDED, *LONG)).succeeded()
     assert f"(step {last} of {STEPS})" in resumed.out
     held(resumed)

@@ -10,7 +10,7 @@ import pytest
 
 from rltrain.records.run_dir import RunDir
 from tests.trainer.end_to_end import gsm8k
-from tests.trainer.end_to_end.runs import COMMAND, Run, column, environ, rltrain, training
+from tests.trainer.end_to_end.runs import COMMAND, Run, anew, column, environ, rltrain, training
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -41,7 +41,7 @@ def values(place: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def trained(place: Path, values: tuple[str, ...]) -> Run:
-    directory = place / "gsm8k-grpo"
+    directory = anew(place / "gsm8k-grpo")
     arguments = (*training(directory, "gsm8k-grpo", *values), "--ignore", "HFC020")
     return rltrain(directory, *arguments, program=BROKEN).succeeded()
 

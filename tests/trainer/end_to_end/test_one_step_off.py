@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.end_to_end.runs import Run, column, repeatable, rltrain
+from tests.trainer.end_to_end.runs import Run, anew, column, repeatable, rltrain
 from tests.trainer.failures.scene import Watched, arguments, message
 
 pytestmark = pytest.mark.timeout(1800)
@@ -42,14 +42,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(place: Path) -> Run:
-    directory = place / "whole"
+    directory = anew(place / "whole")
     return rltrain(directory, *arguments(directory, *OFF)).succeeded()
 
 
 @pytest.fixture(scope="module")
 def stopped(place: Path) -> Run:
     """The same run, ended by a signal in its fourth step or later; a copy, as it will be gone on with."""
-    directory = place / "again"
+    directory = anew(place / "again")
     run = Watched(directory, *arguments(directory, *OFF))
     run.wait_for_step(3, timeout_s=600)
     run.terminate()
@@ -89,9 +89,9 @@ def test_a_resumed_run_is_the_run_that_never_stopped(place: Path, whole: Run, st
 
 
 @pytest.mark.long
-def test_an_engine_killed_while_it_generates_ahead(place: Path) -> None:
+def test_an_engine_killed_while_it_generates_ahead(tmp_path: Path) -> None:
     """It is started again; its answers are then from the weights of that moment."""
-    directory = place / "killed"
+    directory = tmp_path / "killed"
     run = Watched(directory, *arguments(directory, *OFF, *LONG))
     run.wait_for_step(1, timeout_s=600)
     run.kill("rollout-0")
@@ -102,8 +102,8 @@ def test_an_engine_killed_while_it_generates_ahead(place: Path) -> None:
     assert max(column(done.steps, "training/policy_staleness/max")) <= 1
 
 
-def test_one_of_two_engines_killed_while_they_generate_ahead(place: Path) -> None:
-    directory = place / "one-of-two"
+def test_one_of_two_engines_killed_while_they_generate_ahead(tmp_path: Path) -> None:
+    directory = tmp_path / "one-of-two"
     two = ("actor_rollout_ref.rollout.num_replicas=2", "actor_rollout_ref.rollout.n_gpus_per_node=2")
     longer = ("toy.model.max_position_embeddings=1024", "data.max_response_length=900")  # each engine has half of them
     run = Watched(directory, *arguments(directory, *OFF, *LONG, *two, *longer))
@@ -116,9 +116,9 @@ def test_one_of_two_engines_killed_while_they_generate_ahead(place: Path) -> Non
 
 
 @pytest.mark.long
-def test_an_engine_that_hangs_while_it_generates_ahead_is_named(place: Path) -> None:
+def test_an_engine_that_hangs_while_it_generates_ahead_is_named(tmp_path: Path) -> None:
     """Whichever wait finds it: its answers are nearly all of its time, loading weights is the rest."""
-    directory = place / "hung"
+    directory = tmp_path / "hung"
     longer = (
         "toy.model.max_position_embeddings=1024",
         "data.max_response_length=900",
@@ -138,8 +138,8 @@ def test_an_engine_that_hangs_while_it_generates_ahead_is_named(place: Path) -> 
 
 
 @pytest.mark.long
-def test_a_training_rank_killed_while_engines_generate_ahead_is_named(place: Path) -> None:
-    directory = place / "rank"
+def test_a_training_rank_killed_while_engines_generate_ahead_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / "rank"
     run = Watched(directory, *arguments(directory, *OFF, "trainer.num_cpu_ranks=2"))
     run.wait_for_checkpoint(2)
     pid = run.kill("train-1")

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlcheck.measure.run.read import read_training
 from rltrain.records.run_dir import RunDir
-from tests.trainer.end_to_end.runs import SMALL, Run, Started, column, repeatable, rltrain, training
+from tests.trainer.end_to_end.runs import SMALL, Run, Started, anew, column, repeatable, rltrain, training
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -29,14 +29,14 @@ def supervised(directory: Path, *values: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def whole(place: Path) -> Run:
-    directory = place / "sft"
+    directory = anew(place / "sft")
     return rltrain(directory, *supervised(directory)).succeeded()
 
 
 @pytest.fixture(scope="module")
 def resumed(place: Path) -> Run:
     """Killed without a word in the middle of an epoch, between two checkpoints, and gone on with."""
-    directory = place / "sft-again"
+    directory = anew(place / "sft-again")
     started = Started(directory, *supervised(directory))
     started.wait_for_step(KILL_AFTER, timeout_s=600)
     os.kill(started.pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.end_to_end.conftest import STEPS
 from tests.trainer.end_to_end.exported import computes_what_the_actor_did
-from tests.trainer.end_to_end.runs import SMALL, Run, column, rltrain, training
+from tests.trainer.end_to_end.runs import SMALL, Run, anew, column, rltrain, training
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -23,7 +23,7 @@ OPT = (
 
 @pytest.fixture(scope="module")
 def opt(place: Path) -> Run:
-    directory = place / "opt"
+    directory = anew(place / "opt")
     values = (
         *SMALL,
         *OPT,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.end_to_end.runs import Run, column
+from tests.trainer.end_to_end.runs import Run, anew, column
 from tests.trainer.failures.scene import Watched, arguments, checkpoints, message
 
 pytestmark = pytest.mark.timeout(900)
@@ -23,7 +23,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lost_once(place: Path) -> Run:
     """The vLLM engine is killed after the first of three steps."""
-    directory = place / "once"
+    directory = anew(place / "once")
     values = (
         "actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.max_num_seqs=16",
@@ -61,9 +61,9 @@ def test_it_is_given_the_weights_of_the_actor(lost_once: Run) -> None:
 
 
 @pytest.mark.long
-def test_a_second_loss_ends_the_run(place: Path) -> None:
+def test_a_second_loss_ends_the_run(tmp_path: Path) -> None:
     """Of two engines first the one is lost, then the other; between them the run goes on with both."""
-    directory = place / "twice"
+    directory = tmp_path / "twice"
     run = Watched(directory, *arguments(directory, "actor_rollout_ref.rollout.num_replicas=2"))
     run.wait_for_checkpoint(1)
     first = run.kill("rollout-0")
@@ -85,8 +85,8 @@ def test_a_second_loss_ends_the_run(place: Path) -> None:
     assert "Saved up to step " in lines[-1]
 
 
-def test_a_lost_training_rank_ends_the_run(place: Path) -> None:
-    directory = place / "rank"
+def test_a_lost_training_rank_ends_the_run(tmp_path: Path) -> None:
+    directory = tmp_path / "rank"
     run = Watched(directory, *arguments(directory, "trainer.num_cpu_ranks=2"))
     run.wait_for_checkpoint(1)
     pid = run.kill("train-1")
@@ -100,9 +100,9 @@ def test_a_lost_training_rank_ends_the_run(place: Path) -> None:
     assert "global_step_1" in checkpoints(directory)
 
 
-def test_everything_goes_with_a_killed_controller(place: Path) -> None:
+def test_everything_goes_with_a_killed_controller(tmp_path: Path) -> None:
     """Nobody is left to clean up but the guards; `finish` fails on what is still there after some seconds."""
-    directory = place / "controller"
+    directory = tmp_path / "controller"
     run = Watched(directory, *arguments(directory))
     run.wait_for_checkpoint(1)
     os.kill(run.pid, signal.SIGKILL)
