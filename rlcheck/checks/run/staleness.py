@@ -1,8 +1,8 @@
-"""RUN055: how many updates are between the weights that sampled and those that learn."""
+"""RUN055 and RUN063: how many updates are between the weights that sampled and those that learn."""
 
 from __future__ import annotations
 
-from rlcheck.check import Verdict, check, fail, passed, unknown, warn
+from rlcheck.check import Verdict, check, fail, passed, skip, unknown, warn
 from rlcheck.checks.run.behaviour import end_of
 from rlcheck.checks.run.causes import SYNC
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, number_setting, proof, run_of
@@ -51,6 +51,42 @@ def staleness(facts: Facts) -> Verdict:
         f"{end_of(curve):g} at the end, more than that since step {since}",
         details=drawn(run, MEAN, MOST, "actor/ppo_kl", "training/rollout_probs_diff_mean"),
         evidence=(proof(name, f"{end_of(curve):g}", since, run.last_step),),
+    )
+
+
+@check(
+    "RUN063",
+    "Most samples are fresher than the bound on staleness",
+    needs=NEEDS,
+    playbook="generation-tail",
+    problem="Samples are as old as the bound on staleness lets them be",
+)
+def at_bound(facts: Facts) -> Verdict:
+    """Compares the usual age of samples with the bound of an asynchronous run.
+
+    What it does:
+        Warns where a bound of two updates or more is set, and the samples' mean age lies at it over the second half of
+        the run.
+
+    Why it matters:
+        Samples that always wait until the last moment are ready long before: a smaller bound gives the same speed and
+        fresher samples. Where training waits nevertheless, the bound keeps answers from being begun in time.
+    """
+    run = run_of(facts)
+    curve, (bound, said) = curve_of(run, MEAN), _bound(run)
+    if curve is None or not said or bound < 2:
+        return skip("the run sets no bound of two updates or more, or does not log the mean age of its samples")
+    late = median(curve.values[len(curve.values) // 2 :]) or 0.0
+    if late < limit("staleness_at_bound") * bound:
+        return passed(f"{late:.3g} updates old in the mean, {bound:g} are allowed")
+    idle = curve_of(run, "perf/training_idle")
+    waits = idle is not None and (median(idle.values[len(idle.values) // 2 :]) or 0.0) > limit("waits_nevertheless")
+    return warn(
+        f"a mean age below {limit('staleness_at_bound') * bound:.3g} updates",
+        f"{late:.3g} of {bound:g}: "
+        + ("training waits all the same" if waits else "answers are ready long before a step learns from them"),
+        details=drawn(run, MEAN, MOST, "perf/training_idle", "perf/rollout_idle"),
+        evidence=(proof(MEAN, f"{late:.3g}", curve.steps[len(curve.steps) // 2], run.last_step),),
     )
 
 

@@ -85,6 +85,11 @@ STALE = made_run({"training/policy_staleness/max": [0.0] * 10 + [2.0] * 30})
 _SIDES = {"perf/training_idle": [0.02] * 40, "perf/rollout_idle": [0.3] * 40}
 STARVED = made_run({**_SIDES, "perf/training_idle": [0.7] * 40})
 BOTH_WORK = made_run({**_SIDES})
+_BOUND_4 = {"algorithm.max_staleness": 4}
+_AGES = {"training/policy_staleness/max": [4.0] * 40, "training/policy_staleness/mean": [3.9] * 40}
+AT_BOUND = made_run({**_AGES, **_SIDES}, settings=_BOUND_4)
+AT_BOUND_AND_WAITS = made_run({**_AGES, "perf/training_idle": [0.4] * 40}, settings=_BOUND_4)
+FRESHER = made_run({**_AGES, "training/policy_staleness/mean": [2.1] * 40}, settings=_BOUND_4)
 CUTS = made_run({"rollout_corr/rollout_rs_masked_fraction": [0.1] * 10 + [0.8] * 30})
 CUTS_LITTLE = made_run({"rollout_corr/rollout_rs_masked_fraction": [0.02] * 40})
 TOKENS_LOST = made_run(audit=known(audit(loss_tokens=2500.0)))
@@ -128,6 +133,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "RUN060": (made_run({"actor/entropy_loss": [4 * value for value in _OWN]}), made_run({"actor/entropy_loss": _OWN})),
     "RUN061": (STARVED, BOTH_WORK),
     "RUN062": (CUTS, CUTS_LITTLE),
+    "RUN063": (AT_BOUND, FRESHER),
 }
 
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
@@ -149,4 +155,5 @@ OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
     "RUN059": (LOST_ON_THE_WIRE,),
     "RUN061": (made_run({**_SIDES, "perf/rollout_idle": [0.6] * 40}),),
     "RUN062": (made_run({"rollout_corr/rollout_is_eff_sample_size": [0.2] * 40}),),
+    "RUN063": (AT_BOUND_AND_WAITS,),
 }
