@@ -65,7 +65,7 @@ def at_bound(facts: Facts) -> Verdict:
     """Compares the usual age of samples with the bound of an asynchronous run.
 
     What it does:
-        Warns where a bound of two updates or more is set, and the samples' mean age lies at it over the second half of
+        Warns where a bound of two updates or more is set, and the samples' mean age is at it over the second half of
         the run.
 
     Why it matters:

@@ -45,6 +45,9 @@ def run(changes: dict[str, Any] | None = None, actor: Any = None, critic: Any = 
     return facts(here, models=models, **more)
 
 
+MOE = model({"num_experts": 128, "num_experts_per_tok": 8})
+
+
 def lora(changes: dict[str, Any] | None = None, **more: Any) -> Facts:
     """The same run with an adapter of rank 32 on the actor."""
     usual = {"actor.model.lora_rank": 32, "actor.model.lora_alpha": 32, "actor.optim.lr": 3e-5, "critic.optim.lr": 3e-5}
@@ -143,5 +146,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         run({"loggers": ("console", "wandb")}, credentials={"wandb": ""}),
     ),
     "CFG070": (run({"rollout.name": "vlllm"}), run({"rollout.name": "sglang"})),
+    "CFG076": (run(actor=MOE), run({"algorithm.rollout_is": "token"}, actor=MOE)),
+    "CFG077": (run(actor=model({"attention_dropout": 0.1})), run(actor=model({"attention_dropout": 0.0}))),
     "CFG069": (run({"loggers": ("console", "wanbd")}), run({"loggers": ("console", "wandb")})),
 }
