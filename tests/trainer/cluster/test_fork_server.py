@@ -91,8 +91,11 @@ def test_a_client_waits_for_the_end_of_its_worker(server: ForkServer, tmp_path: 
         assert client.poll() is None
         os.kill(worker, signal.SIGKILL)
         assert client.wait(30) == 0
-    # Nobody has collected it yet: how it ended can still be read.
-    assert Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    # Nobody has collected it yet: how it ended can still be read, once it has, a moment after its end of the socket.
+    deadline = time.monotonic() + 10
+    while (state := Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0]) != "Z":
+        assert time.monotonic() < deadline, state
+        time.sleep(0.01)
 
 
 def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
