@@ -46,7 +46,7 @@ def run(bound: int, seed: int, directory: Path, values: Sequence[str]) -> bool:
     trained = [one for one in steps if one["step"]]
     oldest = max((one["training/policy_staleness/max"] for one in trained), default=float("nan"))
     means = [one["training/policy_staleness/mean"] for one in trained] or [float("nan")]
-    parts = [one["rollout/interrupted_answers"] for one in trained] or [float("nan")]
+    parts = [one.get("rollout/interrupted_answers", 0.0) for one in trained] or [float("nan")]
     held = code == 0 and len(trained) == STEPS and found.best >= LEARNT and found.last >= LEARNT and oldest <= bound
     show([str(bound), str(seed), f"{found.before:.3f}", f"{found.last:.3f}", f"{found.best:.3f}",
           str(found.first_learnt or "-"), f"{oldest:g}", f"{sum(means) / len(means):.2f}",
