@@ -45,6 +45,12 @@ def run(changes: dict[str, Any] | None = None, actor: Any = None, critic: Any = 
     return facts(here, models=models, **more)
 
 
+def trl(version: str, **values: Any) -> Facts:
+    """A run of TRL that accumulates two micro batches."""
+    usual = {"loss_type": "dapo", "gradient_accumulation_steps": 2}
+    return run(framework="trl", version=version, values={**usual, **values})
+
+
 MOE = model({"num_experts": 128, "num_experts_per_tok": 8})
 
 
@@ -148,5 +154,6 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "CFG070": (run({"rollout.name": "vlllm"}), run({"rollout.name": "sglang"})),
     "CFG076": (run(actor=MOE), run({"algorithm.rollout_is": "token"}, actor=MOE)),
     "CFG077": (run(actor=model({"attention_dropout": 0.1})), run(actor=model({"attention_dropout": 0.0}))),
+    "CFG078": (trl("1.8.0", steps_per_generation=4), trl("1.9.1", steps_per_generation=4)),
     "CFG069": (run({"loggers": ("console", "wanbd")}), run({"loggers": ("console", "wandb")})),
 }

@@ -28,7 +28,7 @@ LONG = (
     "data.max_response_length=1000",
     "actor_rollout_ref.rollout.ignore_eos=true",
 )
-"""Few answers, each written for longer than a step learns from them and the engine takes to listen (twice `COLLECT_S`)."""
+"""Few answers, each written for longer than a step lasts and the engine takes to listen (twice `COLLECT_S`)."""
 
 
 def held(run: Run) -> None:
