@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
+from rlcheck.checks.drift.delay import by_design
 from rlcheck.checks.drift.reading import K3, RATE, ROLLOUT_PPL, STEP_KL, Series, level, remembered, series
 from rlcheck.checks.run.common import curve_of, setting
 from rlcheck.facts.run import Curve, RunFacts
@@ -70,7 +71,9 @@ def growth(run: RunFacts) -> Growth:
         return Growth("none")
     moved = engine_moves(run, onset)
     ratio = _ratio(run, after, onset, steps[-1])
-    kind = _kind(after, limit, ratio if found.is_log else ratio / _SURER, moved, _share_of_step(run, onset))
+    # Of a delay that the run itself counts and was asked for, no size says that it is another fault.
+    of_step = None if by_design(run) is not None else _share_of_step(run, onset)
+    kind = _kind(after, limit, ratio if found.is_log else ratio / _SURER, moved, of_step)
     jumped = sampling_jumps(run, onset)
     if kind == "frozen" and jumped:  # weights that stay as they were sample as they did
         kind = "part"
@@ -158,8 +161,8 @@ def _is_of_weights(run: RunFacts, found: Series, onset: int, after: tuple[float,
 def _share_of_step(run: RunFacts, onset: int) -> float | None:
     """k3 between engine and actor over the KL of the actor's own steps, later medians; None where one is not known."""
     last = run.last_step or onset
-    late = level(run, K3, onset + (last - onset) // 2, last)
-    step = step_kl(run, onset, last)
+    half = onset + (last - onset) // 2
+    late, step = level(run, K3, half, last), step_kl(run, half, last)
     return None if late is None or step is None else late / step
 
 

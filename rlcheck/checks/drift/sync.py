@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlcheck.check import Verdict, check, fail, info, passed, skip, unknown, warn
+from rlcheck.checks.drift.delay import allowed, counted
 from rlcheck.checks.drift.growth import Growth, changed_then, growth
 from rlcheck.checks.drift.reading import (
     DRIFT_METRICS,
@@ -15,12 +16,9 @@ from rlcheck.checks.drift.reading import (
 from rlcheck.checks.drift.start import Start, start
 from rlcheck.checks.run.common import NEEDS, curve_of, drawn, lacking, proof, run_of
 from rlcheck.facts.document import Facts
-from rlcheck.facts.run import Curve, RunFacts
-from rlcheck.measure.run.look import charted, slope, steps_words
+from rlcheck.facts.run import RunFacts
+from rlcheck.measure.run.look import charted, steps_words
 
-_BOUNDS = ("max_off_policy_threshold", "max_off_policy_steps", "max_staleness_steps", "max_trajectory_age_steps",
-           "max_staleness")  # fmt: skip
-"""Keys, in several frameworks, by which samples of older weights are asked for; in steps."""
 _ALWAYS_LATE = ("prime-rl",)
 """Frameworks that sample with older weights by design."""
 _OWN = ("rltrain", "")
@@ -44,7 +42,7 @@ def weights_are_taken(facts: Facts) -> Verdict:
     """
     run = run_of(facts)
     found = series(run)
-    behind = _counted(run)
+    behind = counted(run)
     if behind is not None and behind[1] > 0.5:
         return _never_again(run, found, int(run.last_step - behind[0]), _moves_text(run))
     if found is None:
@@ -124,9 +122,9 @@ def weights_are_of_the_last_step(facts: Facts) -> Verdict:
     """
     run = run_of(facts)
     found = series(run)
-    counted = _counted(run)
-    if counted is not None and counted[1] <= 0.5 and counted[0] >= 0.5:
-        return _late(run, found, round(counted[0]), run.first_step, "policy_staleness says so")
+    told = counted(run)
+    if told is not None and told[1] <= 0.5 and told[0] >= 0.5:
+        return _late(run, found, round(told[0]), run.first_step, "policy_staleness says so")
     if found is None:
         return lacking(run, *DRIFT_METRICS)
     grown, begun = growth(run), start(run)
@@ -140,15 +138,6 @@ def weights_are_of_the_last_step(facts: Facts) -> Verdict:
 def _stayed(grown: Growth) -> str:
     said = "drift has stayed at the size of that many updates"
     return f"{said}; {changed_then(grown)}" if grown.jumped else said
-
-
-def _counted(run: RunFacts) -> tuple[float, float] | None:
-    """Staleness as the run counts it: how many steps at the end, and by how many it grows a step. None if never."""
-    curve = curve_of(run, STALENESS)
-    if curve is None or max(curve.values) <= 0:
-        return None
-    tail = Curve(steps=curve.steps[-20:], values=curve.values[-20:])
-    return curve.values[-1], slope(tail) or 0.0
 
 
 def _other_weights(run: RunFacts, found: Series, begun: Start, what: str) -> Verdict:
@@ -190,16 +179,16 @@ def _for_a_while(run: RunFacts, found: Series, grown: Growth) -> Verdict:
 
 
 def _late(run: RunFacts, found: Series | None, steps: int, onset: int, why: str, jumped: bool = False) -> Verdict:
-    allowed = _allowed(run)
+    most = allowed(run)
     said = f"weights about {steps} step{'s' if steps != 1 else ''} old ({why})"
-    by_design = run.framework in _ALWAYS_LATE or (run.framework not in _OWN and _counted(run) is not None)
-    if by_design and allowed is None:
+    by_design = run.framework in _ALWAYS_LATE or (run.framework not in _OWN and counted(run) is not None)
+    if by_design and most is None:
         return info(f"{said}; {run.framework} samples so by design", details=_charts(run, found))
-    if allowed is not None and steps <= allowed:
-        return passed(f"{said}; {allowed:g} are allowed")
+    if most is not None and steps <= most:
+        return passed(f"{said}; {most:g} are allowed")
     # Other frameworks sample ahead on purpose, and metrics alone do not say whether this run was to.
     say = fail if (run.framework in _OWN or run.settings) and not jumped else warn
-    expected = "weights of the last update" if not allowed else f"weights at most {allowed:g} steps old"
+    expected = "weights of the last update" if not most else f"weights at most {most:g} steps old"
     return say(
         expected,
         f"{said}, {steps_words(onset, run.last_step)}",
@@ -207,12 +196,6 @@ def _late(run: RunFacts, found: Series | None, steps: int, onset: int, why: str,
         evidence=(proof(found.name if found else STALENESS, steps, onset, run.last_step),),
         params={"steps": str(steps)},
     )
-
-
-def _allowed(run: RunFacts) -> float | None:
-    bounds = [value for key, value in run.settings.items() if key.rsplit(".", 1)[-1] in _BOUNDS]
-    numbers = [float(value) for value in bounds if isinstance(value, int | float) and not isinstance(value, bool)]
-    return max(numbers) if numbers else None
 
 
 def _else(found: Series, grown: Growth, begun: Start, fine: str) -> Verdict:

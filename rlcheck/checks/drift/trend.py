@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rlcheck.check import Verdict, check, fail, passed, warn
+from rlcheck.checks.drift.delay import by_design
 from rlcheck.checks.drift.growth import growth
-from rlcheck.checks.drift.reading import K1, K3, LOG_DIFF, PROB_DIFF, device_of, dtype_of, series
+from rlcheck.checks.drift.reading import K1, K3, LOG_DIFF, PROB_DIFF, STALENESS, device_of, dtype_of, series
 from rlcheck.checks.drift.start import rounding_reaches, start
 from rlcheck.checks.run.causes import DRIFT, NUMBERS, STEPS
 from rlcheck.checks.run.common import NEEDS, drawn, lacking, proof, run_of
@@ -53,7 +54,8 @@ def sides_agree(facts: Facts) -> Verdict:
     What it does:
         Holds the run's measure of drift against the band: the difference of probabilities if there is one, else that of
         log-probabilities, else KL. Names the step from which it is outside, the trend, and which other metrics changed
-        at that step. Fails where the measure ends as no number.
+        at that step. Fails where the measure ends as no number. If samples are as late as the config allows, it names
+        the delay, and warns where nothing corrects for more than a run bears.
 
     Why it matters:
         What the policy learns from is not what it did. In 16 bits a mean difference of probabilities above 0.01 goes
@@ -70,6 +72,8 @@ def sides_agree(facts: Facts) -> Verdict:
     worst, now = max(held.curve.values), median(held.curve.values[-5:]) or 0.0
     if left is None:
         return passed(f"{held.name} {now:.3g} at the end, {worst:.3g} at most; up to {held.healthy:g} is healthy")
+    if (late := _of_delay(run, held)) is not None:
+        return late
     say = warn if left_band(held.curve, None, held.problem, persist) is None else fail
     near = _changed_near(run, left) if left > run.first_step + _NEAR else ()
     more = _besides(run) or _with(near)
@@ -79,6 +83,26 @@ def sides_agree(facts: Facts) -> Verdict:
         details=drawn(run, held.name, *near[:2], *(K1, "critic/score/mean", "actor/grad_norm")),
         evidence=(proof(held.name, f"{now:.3g}", left, run.last_step),),
         params={"step": str(left)},
+    )
+
+
+def _of_delay(run: RunFacts, held: Held) -> Verdict | None:
+    """Verdict where samples are as late as the config allows, and agree as long as they are not late: the difference is
+    the policy's own way since, which a correction is to weigh. None elsewhere."""
+    behind = by_design(run)
+    if behind is None or start(run).kind != "none" or growth(run).kind in ("frozen", "part"):
+        return None
+    size = median(held.curve.values) or 0.0
+    said = f"{held.name} {size:.3g} in the median, by samples {behind:.2g} steps old, as the config allows"
+    if size <= held.problem or any(name.startswith(_IS) for name in run.curves):
+        return passed(f"{said}; with the newest weights it is {held.curve.values[0]:.3g}")
+    return warn(
+        f"a correction (rollout_is) beside samples of older weights that differ by more than {held.problem:g}",
+        said,
+        headline="Samples of older weights are not corrected for",
+        details=drawn(run, held.name, STALENESS, "critic/score/mean"),
+        evidence=(proof(held.name, f"{size:.3g}", held.curve.steps[0], run.last_step),),
+        params={"step": str(held.curve.steps[0])},
     )
 
 

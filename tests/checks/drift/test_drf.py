@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -214,6 +216,30 @@ def test_an_asynchronous_run_names_its_staleness_and_not_the_engine() -> None:
     engine = {judged(id, of(2.0)).status for id in ("DRF001", "DRF002", "DRF004", "DRF005")}
     assert engine <= {"pass", "skip", "unknown"}
     assert judged("DRF003", of(5.0)).status == "fail", "older than its bound allows"
+
+
+def test_a_run_one_step_off_that_settles_is_healthy() -> None:
+    """toy-ppo, one step off: a policy that changes by much at first and by little at the end."""
+
+    def of(size: float, **more: Callable[[int], float]) -> Facts:
+        def pace(step: int) -> float:
+            return 0.9 ** max(0, step - curves.STEPS // 2)
+
+        return curves.run(
+            lambda step: curves.rounding(step) + (step > 1) * size * pace(step) * curves.jitter(step, 0.3),
+            settings={**curves.FLOAT32, "algorithm.max_staleness": 1},
+            training__policy_staleness__mean=lambda step: min(1.0, step - 1.0),
+            actor__ppo_kl=lambda step: 0.02 * pace(step) ** 2 * curves.jitter(step, 0.5),
+            **more,
+        )
+
+    small = {check.id: judged(check.id, of(0.06)).status for check in CHECKS}
+    assert not {"fail", "warn", "error"} & set(small.values()), small
+    large = judged("DRF007", of(0.3))
+    assert (large.status, large.headline) == ("warn", "Samples of older weights are not corrected for")
+    weighed = of(0.3, rollout_corr__rollout_is_mean=lambda step: 1.0)
+    assert judged("DRF007", weighed).status == "pass"
+    assert judged("DRF007", curves.run(curves.behind_from(10), moves=False)).status == "fail"
 
 
 def test_without_drift_metrics_nothing_is_known() -> None:
