@@ -1,10 +1,10 @@
-"""DRF007, DRF008: over the whole run, engine and training agree, and importance weights can correct for the rest."""
+"""DRF007, DRF008, DRF010: engine and training agree over the run; importance weights correct for the rest, and can."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlcheck.check import Verdict, check, fail, passed, warn
+from rlcheck.check import Verdict, check, fail, passed, skip, warn
 from rlcheck.checks.drift.delay import by_design
 from rlcheck.checks.drift.growth import growth
 from rlcheck.checks.drift.reading import K1, K3, LOG_DIFF, PROB_DIFF, STALENESS, device_of, dtype_of, series
@@ -54,8 +54,8 @@ def sides_agree(facts: Facts) -> Verdict:
     What it does:
         Holds the run's measure of drift against the band: the difference of probabilities if there is one, else that of
         log-probabilities, else KL. Names the step from which it is outside, the trend, and which other metrics changed
-        at that step. Fails where the measure ends as no number. If samples are as late as the config allows, it names
-        the delay, and warns where nothing corrects for more than a run bears.
+        at that step. Fails where the measure ends as no number. Samples that are
+        as late as the config allows are judged as long as they are not late.
 
     Why it matters:
         What the policy learns from is not what it did. In 16 bits a mean difference of probabilities above 0.01 goes
@@ -72,8 +72,10 @@ def sides_agree(facts: Facts) -> Verdict:
     worst, now = max(held.curve.values), median(held.curve.values[-5:]) or 0.0
     if left is None:
         return passed(f"{held.name} {now:.3g} at the end, {worst:.3g} at most; up to {held.healthy:g} is healthy")
-    if (late := _of_delay(run, held)) is not None:
-        return late
+    if _is_of_delay(run):
+        return passed(
+            f"{held.name} {held.curve.values[0]:.3g} with the newest weights; then by the delay that was asked for"
+        )
     say = warn if left_band(held.curve, None, held.problem, persist) is None else fail
     near = _changed_near(run, left) if left > run.first_step + _NEAR else ()
     more = _besides(run) or _with(near)
@@ -86,24 +88,42 @@ def sides_agree(facts: Facts) -> Verdict:
     )
 
 
-def _of_delay(run: RunFacts, held: Held) -> Verdict | None:
-    """Verdict where samples are as late as the config allows, and agree as long as they are not late: the difference is
-    the policy's own way since, which a correction is to weigh. None elsewhere."""
-    behind = by_design(run)
-    if behind is None or start(run).kind != "none" or growth(run).kind in ("frozen", "part"):
-        return None
+@check("DRF010", "Samples of older weights are corrected for", needs=NEEDS, playbook="run-rollout-correction",
+       caused_by=(*NUMBERS, "RUN057", *DRIFT), problem="Samples of older weights are not corrected for")  # fmt: skip
+def delay_is_corrected(facts: Facts) -> Verdict:
+    """The difference that a delay makes, where one was asked for, is weighed by a correction of the loss.
+
+    What it does:
+        Where samples are as late as the config allows, holds what engine and training differ by against what a run
+        bears, and looks for importance weights in the metrics.
+
+    Why it matters:
+        The loss takes samples of an older policy for the current one's: what was likely then counts too much. The ratio
+        that PPO clips does not show it, as both of its sides are of this step.
+    """
+    run = run_of(facts)
+    held, behind = _held(run), by_design(run)
+    if held is None:
+        return lacking(run, PROB_DIFF, LOG_DIFF, K3)
+    if behind is None:
+        return skip("no samples are late by a delay that the config asks for")
+    if any(name.startswith(_IS) for name in run.curves):
+        return passed("importance weights correct for it")
     size = median(held.curve.values) or 0.0
-    said = f"{held.name} {size:.3g} in the median, by samples {behind:.2g} steps old, as the config allows"
-    if size <= held.problem or any(name.startswith(_IS) for name in run.curves):
-        return passed(f"{said}; with the newest weights it is {held.curve.values[0]:.3g}")
+    said = f"{held.name} {size:.3g} in the median, by samples {behind:.2g} steps old"
+    if size <= held.problem:
+        return passed(f"{said}: no more than a run bears")
     return warn(
         f"a correction (rollout_is) beside samples of older weights that differ by more than {held.problem:g}",
         said,
-        headline="Samples of older weights are not corrected for",
         details=drawn(run, held.name, STALENESS, "critic/score/mean"),
         evidence=(proof(held.name, f"{size:.3g}", held.curve.steps[0], run.last_step),),
-        params={"step": str(held.curve.steps[0])},
     )
+
+
+def _is_of_delay(run: RunFacts) -> bool:
+    """Samples are as late as the config allows, and agree as long as they are not late."""
+    return by_design(run) is not None and start(run).kind == "none" and growth(run).kind not in ("frozen", "part")
 
 
 def _lost(run: RunFacts) -> Verdict | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rlcheck.facts.base import known, missing
@@ -53,6 +54,16 @@ WORST = TokenGap(token=" the", token_id=279, position=7, rollout_prob=0.91, trai
 def jitter_late(step: int) -> float:
     """Noise that is larger than the steps' own."""
     return curves.jitter(step, 0.2)
+
+
+def asked_to_be_late(**more: Callable[[int], float]) -> Facts:
+    """A run two steps behind, as its config allows."""
+    return run(
+        curves.late_by(2),
+        settings={**FLOAT32, "algorithm.max_staleness": 2},
+        training__policy_staleness__mean=lambda step: min(2.0, step - 1.0),
+        **more,
+    )
 
 
 def bins(*sizes: float) -> tuple[Bin, ...]:
@@ -148,6 +159,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         run(coarse, settings=curves.BFLOAT16, rollout_corr__rollout_is_eff_sample_size=lambda step: 0.99),
     ),
     "DRF009": (AFTER_FIRST, HEALTHY),
+    "DRF010": (asked_to_be_late(), asked_to_be_late(rollout_corr__rollout_is_mean=lambda step: 1.0)),
     "DRF020": (failed("crash", "RuntimeError: no", root="torch.OutOfMemoryError: CUDA out of memory"), measured()),
     "DRF021": (measured(weights=known(WeightsUse(num_tensors=26, differing=("lm_head.weight",), num_stale=1))),
                measured()),
