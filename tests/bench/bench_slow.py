@@ -38,10 +38,11 @@ from typing import Any
 
 from rlcheck.measure.slow.look import look
 from tests.bench.bench_slow_rank import Slowed, pids_of, steps_in, wait_for
+from tests.conftest import EQUAL
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("slow_job.py")
-ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "trainer")))}
+ENVIRON = {**os.environ, **EQUAL, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "trainer")))}
 WITHIN = 0.3
 STEPS = 7
 SETTLED = 2
@@ -140,8 +141,8 @@ def kv(folder: Path) -> dict[str, Any]:
     """Equally long answers, and blocks of the cache for about a third of the requests."""
     words = ("toy.model.max_position_embeddings=512", "data.max_response_length=160",
              "actor_rollout_ref.rollout.ignore_eos=true", "actor_rollout_ref.rollout.name=vllm",
-             "+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=16")  # fmt: skip
-    few = "+actor_rollout_ref.rollout.engine_kwargs.vllm.num_gpu_blocks_override=470"
+             "+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=32")  # fmt: skip
+    few = "+actor_rollout_ref.rollout.engine_kwargs.vllm.num_gpu_blocks_override=235"
     side_by_side(folder, (*words, few), words)
     faulty, healthy = answered(folder / "faulty"), answered(folder / "healthy")
     return outcome("KV preemption", faulty, healthy, faulty["floor_s"],
