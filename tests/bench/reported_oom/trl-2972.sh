@@ -1,4 +1,4 @@
-accelerate launch --multi_gpu --num_processes 4 grpo.py \
+trl grpo --multi_gpu --num_processes 4 \
     --model_name_or_path Qwen/Qwen2.5-7B \
     --torch_dtype bfloat16 \
     --learning_rate 5e-6 \
