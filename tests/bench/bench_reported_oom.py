@@ -56,10 +56,10 @@ def predict(run: dict[str, Any]) -> tuple[dict[str, Any], str]:
     environment = {**os.environ, **_OFFLINE, "PYTHONPATH": paths}
     done = subprocess.run(command(run), capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
     try:
-        report = json.loads(done.stdout)
+        report: dict[str, Any] = json.loads(done.stdout)
     except json.JSONDecodeError:
         return {}, (done.stderr or done.stdout).strip()
-    memory = (report.get("data") or {}).get("memory") or {}
+    memory: dict[str, Any] = report["data"].get("memory", {}) if "data" in report else {}
     checks = [f"{one['id']}: {one.get('message', '')}" for one in report["checks"] if one["status"] != "pass"]
     return (memory, "") if memory.get("phases") else ({}, "; ".join(checks) or done.stderr.strip())
 
