@@ -111,7 +111,9 @@ def profile_of(run: ConfigFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
     if rank < 0:
         raise AskedError(_beyond(run, "actor.model.lora_rank", rank, "it must be at least 0"))
     gpus, size = _engine_gpus(run.spec), run.spec.rollout.tensor_parallel
-    if size > gpus:
+    # Where its own GPUs are is not always said: OpenRLHF's engines beside an actor of several nodes.
+    placed = run.spec.colocated or not {"rollout_nodes", "rollout_gpus_per_node"} & run.without.keys()
+    if placed and size > gpus:
         why = f"it must be at most {gpus}, the GPUs that there are for the engine"
         raise AskedError(_beyond(run, "rollout.tensor_parallel", size, why))
     try:

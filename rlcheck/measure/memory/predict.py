@@ -10,11 +10,12 @@ from rlcheck.measure.config.arithmetic import is_other, who
 from rlcheck.measure.memory import host
 from rlcheck.measure.memory.constants import CONSTANTS
 from rlcheck.measure.memory.engine import EngineMemory, engine_memory
-from rlcheck.measure.memory.roles import MEGATRON, RoleMemory, pass_of, role_memory
+from rlcheck.measure.memory.roles import MEGATRON, RoleMemory, pass_of, role_memory, step_bytes
 from rlcheck.measure.memory.shapes import Shape, ShapeError, shape_of
 from rlcheck.measure.memory.transient import BYTES, inference, training
 
 _UPDATES = {"actor": "actor", "critic": "critic"}
+_SLEEPING = ("kv_cache", "graphs")
 READS = {"actor": "log-probs", "ref": "ref log-probs", "critic": "values", "reward_model": "reward"}
 """What a role reads of the answers, as its phase is called."""
 
@@ -179,7 +180,7 @@ def _updates(plan: Plan, role: RoleMemory, base: list[Owner]) -> list[Phase]:
     root = step.root_bytes // step.computed * 4 if not step.adapters else CONSTANTS.slack_idle_bytes
     slack = _slack(plan, owners, int(CONSTANTS.slack_per_root * root))
     held = (slack, *base)
-    stepping = Owner(kind="buffers", num_bytes=role.step_buffers)
+    stepping = Owner(kind="buffers", num_bytes=step_bytes(role, plan.framework))
     name = _UPDATES[role.name]
     return [
         Phase(name=f"{name} update", owners=(*owners, *held)),
@@ -212,17 +213,35 @@ def _rollout_phases(plan: Plan) -> list[Phase]:
     staging = [Owner(kind="buffers", num_bytes=bucket), Owner(kind="buffers", role="actor", num_bytes=largest)]
     if not plan.run.colocated:
         receiving = Owner(kind="buffers", role="rollout", num_bytes=bucket)
+        # Activations are those of its largest batch, and nothing is generated now; the cache leaves where it sleeps.
+        kept = [one for one in awake if one.kind != "activations" and not (rollout.sleeps and one.kind in _SLEEPING)]
         train = Phase(name="weight sync", owners=(*_idle(plan, None), *staging, *_base(plan)))
         return [
             train,
-            Phase(name="weight sync", owners=(awake[0], awake[-1], receiving), pool="rollout"),
+            Phase(name="weight sync", owners=(*kept, receiving), pool="rollout"),
             Phase(name="rollout", owners=tuple(awake), pool="rollout"),
         ]
     context = _base(plan)[0]
     beside = (*_idle(plan, None), context)
     # The engine wakes its weights for the sync, and its cache after it; one that never sleeps has both all the time.
     during = plan.engine.resting() if not rollout.sleeps else [awake[0], awake[3], awake[4]]
+    moments = [(*beside, *staging, *during), (*beside, *_summoned(plan), *plan.engine.resting())]
     return [
-        Phase(name="weight sync", owners=(*beside, *staging, *during)),
+        Phase(name="weight sync", owners=max(moments, key=lambda owners: sum(one.num_bytes for one in owners))),
         Phase(name="rollout", owners=(*beside, *awake)),
     ]
+
+
+def _summoned(plan: Plan) -> list[Owner]:
+    """What verl gathers for the adapters that it sends: with FSDP 1 the whole model, as it is kept, on every GPU.
+
+    collect_lora_params (verl/utils/fsdp_utils.py@v0.7.1 to v0.9.0), unless `layered_summon` takes it layer by layer.
+    """
+    actor = next((role for role in plan.roles if role.name == "actor"), None)
+    if actor is None or plan.framework != "verl" or plan.run.rollout.layered_summon:
+        return []
+    shards = actor.spec.sharding
+    if shards.strategy != "fsdp" or actor.world < 2 or not actor.spec.model.lora_rank:
+        return []
+    loaded = [Owner(kind="weights", role="actor", num_bytes=actor.weights)] if shards.param_offload else []
+    return [*loaded, Owner(kind="unsharded", role="actor", num_bytes=actor.weights * actor.world)]

@@ -10,6 +10,9 @@ from rlcheck.measure.memory.shapes import Shape
 from rlcheck.measure.memory.transient import BYTES, UNFUSED, Pass
 
 _FSDP = ("fsdp", "fsdp2")
+_LISTS = {"trl": "adamw_torch"}
+"""Trainers whose AdamW, by this name, is torch's over lists of tensors. verl's is, too, but what its allocator leaves
+in pieces was estimated with all that a step makes in it."""
 MEGATRON = ("megatron", "mindspeed")
 """Strategies in which parameters stay where they are."""
 # verl: tokens of a chunk of the entropy (entropy_from_logits_chunk_size), and of its fused kernels' blocks.
@@ -205,6 +208,18 @@ def _replicated(spec: RoleSpec, shape: Shape, num_gpus: int, parameters: int, ad
         optimizer=2 * gradients,
         buffers=gradients if num_gpus > 1 else 0,
     )
+
+
+def step_bytes(role: RoleMemory, framework: str) -> int:
+    """What ROLE's optimizer makes besides its state in a step.
+
+    torch's AdamW works over lists of tensors unless it is told otherwise: the root of the second moment is there whole
+    (`torch._foreach_sqrt` in torch/optim/adam.py). A fused one, as rltrain's and Trainer's on a new torch, has none.
+    """
+    shards = role.spec.sharding
+    on_gpu = shards.strategy in (*_FSDP, "ddp") and not shards.offload_policy
+    lists = on_gpu and role.spec.optim.name == _LISTS.get(framework)
+    return role.step_buffers + (role.optimizer // 2 if lists else 0)
 
 
 def adapter_parameters(spec: RoleSpec, shape: Shape) -> int:

@@ -233,6 +233,59 @@ def test_openrlhf_keeps_adam_on_the_host_and_says_whose_gpus_are_not_counted(tmp
     assert peaks[1] == peaks[2] == 12 * PARAMETERS // 8
 
 
+@pytest.mark.parametrize(("sleeps", "cache"), [("", True), ("--vllm.enable_sleep", False)])
+def test_an_engine_on_gpus_of_several_nodes_is_predicted_and_keeps_its_cache_while_weights_come(
+    sleeps: str, cache: bool, tmp_path: Path, shape_file: Path
+) -> None:
+    (tmp_path / "run.sh").write_text(
+        "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path /m --reward.remote_url /r.py "
+        f"--actor.num_nodes 2 --vllm.num_engines 1 --vllm.tensor_parallel_size 8 {sleeps} --data.max_len 2048 "
+        "--rollout.max_new_tokens 1024 --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 "
+        "--algo.kl.init_coef 0.01\n"
+    )
+    memory = predicted(read(tmp_path / "run.sh", shape_file))
+    syncing = next(one for one in memory.phases if (one.name, one.pool) == ("weight sync", "rollout"))
+    assert ("kv_cache" in {one.kind for one in syncing.owners}) is cache
+    assert "activations" not in {one.kind for one in syncing.owners}
+
+
+@pytest.mark.parametrize(("optimizer", "moments"), [("adamw_torch", 1), ("adamw_torch_fused", 0)])
+def test_adamw_over_lists_makes_the_root_of_its_second_moment_in_a_step(
+    optimizer: str, moments: int, tmp_path: Path, shape_file: Path
+) -> None:
+    assert shape_file.exists()
+    launch = "--num_processes 4 --num_machines 1"
+    run = assumed(trl(tmp_path, launch, f"--optim {optimizer} --dtype bfloat16"), ["data.max_prompt_length=512"])
+    step = next(phase for phase in predicted(run).phases if phase.name == "actor step")
+    buffers = sum(one.num_bytes for one in step.owners if one.kind == "buffers")
+    # Besides DDP's own copy of the gradients: https://github.com/huggingface/trl/pull/2776 has a log of it.
+    assert buffers == 2 * PARAMETERS * (1 + moments)
+
+
+@pytest.mark.parametrize(
+    ("more", "whole"),
+    [
+        ("", True),
+        ("actor_rollout_ref.rollout.layered_summon=True", False),
+        ("actor_rollout_ref.actor.strategy=fsdp2", False),
+        ("actor_rollout_ref.model.lora_rank=0", False),
+    ],
+)
+def test_verl_gathers_the_whole_model_to_send_adapters(
+    more: str, whole: bool, tmp_path: Path, shape_file: Path
+) -> None:
+    (tmp_path / "run.sh").write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=512 "
+        "data.max_response_length=512 actor_rollout_ref.model.path=/m actor_rollout_ref.rollout.name=vllm "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 trainer.n_gpus_per_node=4 "
+        f"actor_rollout_ref.model.lora_rank=32 {more}\n"
+    )
+    memory = predicted(read(tmp_path / "run.sh", shape_file))
+    syncing = next(one for one in memory.phases if one.name == "weight sync")
+    held = sum(one.num_bytes for one in syncing.owners if one.kind == "unsharded")
+    assert (held >= 4 * PARAMETERS) is whole
+
+
 def test_packed_rows_fit_up_to_a_length(tmp_path: Path, shape_file: Path) -> None:
     line = (
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
