@@ -94,9 +94,11 @@ def dropout(facts: Facts) -> Verdict:
         return skip(f"whether {run.framework} trains with the model's dropout is not known here")
     if run.values.get("disable_dropout") is True:
         return passed("disable_dropout")
-    set_here = [name for name in _MEGATRON if (run.values.get(name) or 0) > 0]
-    cases = [Case("warn", name, f"{name} 0", f"{run.values[name]:g}", to=0.0) for name in set_here]
-    if not any(name in run.values for name in _MEGATRON):
+    rates = {name: run.values[name] for name in _MEGATRON if name in run.values}
+    if run.values.get("train-backend", "megatron") != "megatron":
+        rates = {}
+    cases = [Case("warn", name, f"{name} 0", f"{rate:g}", to=0.0) for name, rate in rates.items() if (rate or 0) > 0]
+    if not rates:
         model = run.models.get("actor", Fact[ModelFacts]())
         if model.value is None:
             return unclear(why_missing(model)) or skip(_NO_MODEL)

@@ -157,3 +157,11 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "CFG078": (trl("1.8.0", steps_per_generation=4), trl("1.9.1", steps_per_generation=4)),
     "CFG069": (run({"loggers": ("console", "wanbd")}), run({"loggers": ("console", "wandb")})),
 }
+
+OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
+    "CFG077": (run(framework="slime", values={"attention-dropout": 0.1, "hidden-dropout": 0.1}),),
+    "CFG078": (
+        run({"data.train_batch_size": 512, "actor.mini_batch_size": 256}, framework="trl", version="1.8.0",
+            values={"loss_type": "dapo", "gradient_accumulation_steps": 2, "generation_batch_size": 4096}),
+    ),
+}  # fmt: skip
