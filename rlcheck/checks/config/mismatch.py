@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from rlcheck.check import Verdict, check, passed, skip
 from rlcheck.checks.config.roles import size
@@ -13,7 +14,8 @@ from rlcheck.facts.config import ConfigFacts, ModelFacts
 from rlcheck.facts.document import Facts
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_REPLAYS = ("router_replay", "routing_replay")
+_REPLAYS = re.compile(r"(?:router|routing)_replay(?:\.(?:mode|enabled?))?$")
+"""How keys end that turn the replay of the routing on; others below them only say how."""
 _OFF = (None, False, "", "disabled", "false", "none")
 _OWN_WAY = ("gspo", "geo_mean", "cispo")
 """Losses whose ratio is of whole answers, or is never above its cap."""
@@ -60,18 +62,13 @@ def experts(facts: Facts) -> Verdict:
 def _held(run: ConfigFacts) -> Iterator[str]:
     """What keeps engine and training together."""
     for key, value in run.values.items():
-        if any(word in key.replace("-", "_") for word in _REPLAYS) and not _is_off(value):
+        if _REPLAYS.search(key.replace("-", "_")) and not isinstance(value, Mapping) and value not in _OFF:
             yield f"{key} replays the engine's or the first pass's routing"
     algorithm = run.spec.algorithm
     if algorithm.rollout_is or algorithm.bypass_mode or run.values.get("algorithm.rollout_correction.rollout_rs"):
         yield "the engine's probabilities are corrected for"
     if run.spec.actor.loss_mode in _OWN_WAY:
         yield f"the loss ({run.spec.actor.loss_mode}) does not take the ratio of single tokens"
-
-
-def _is_off(value: Any) -> bool:
-    below = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
-    return value in _OFF if below is None else True
 
 
 @check("CFG077", "The policy learns without dropout", needs=("config",), playbook="log-probs-read-otherwise",

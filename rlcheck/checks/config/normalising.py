@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
-from rlcheck.check import Verdict, check, passed, skip
+from rlcheck.check import Verdict, check, passed, skip, unknown
 from rlcheck.checks.config.say import Case, conclude, config_of
 from rlcheck.facts.config import ConfigFacts
 from rlcheck.facts.document import Facts
@@ -31,9 +31,15 @@ def normalised(facts: Facts) -> Verdict:
     if run.framework != "trl":
         return skip("a rule of TRL's")
     loss, version = run.values.get("loss_type"), _version(run)
-    if loss not in _OF_TOKENS or version is None or not _FIRST <= version < _MENDED:
-        return passed(f"loss_type {loss} of TRL {run.version} is divided by what it adds up")
+    if loss not in _OF_TOKENS:
+        return skip(f"loss_type is none of {', '.join(_OF_TOKENS)}")
+    if version is None:
+        return unknown(f"the release of TRL is not known: '{run.version}'")
+    if not _FIRST <= version < _MENDED:
+        return passed(f"TRL {version} divides by what it adds up")
     summed, divided = _steps(run)
+    if min(summed, divided) < 1:
+        return unknown(f"{summed} micro batches of an optimizer step and {divided} of a generation make no ratio")
     if summed == divided:
         return passed("a generation is one optimizer step")
     words = f"gradients {summed / divided:g} times as large: {divided} of a generation, {summed} of an optimizer step"

@@ -51,6 +51,7 @@ def trl(version: str, **values: Any) -> Facts:
     return run(framework="trl", version=version, values={**usual, **values})
 
 
+REPLAY = "actor_rollout_ref.actor.megatron.router_replay"
 MOE = model({"num_experts": 128, "num_experts_per_tok": 8})
 
 
@@ -159,6 +160,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
 }
 
 OTHER_FIRES: dict[str, tuple[Facts, ...]] = {
+    "CFG076": (run(values={f"{REPLAY}.mode": "disabled", f"{REPLAY}._target_": "verl.X"}, actor=MOE),),
     "CFG077": (run(framework="slime", values={"attention-dropout": 0.1, "hidden-dropout": 0.1}),),
     "CFG078": (
         run({"data.train_batch_size": 512, "actor.mini_batch_size": 256}, framework="trl", version="1.8.0",
