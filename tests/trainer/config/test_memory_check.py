@@ -9,7 +9,7 @@ import pytest
 from rlcheck.measure.memory.predict import Gpu, predict
 from rltrain.config import Machine, RunConfig, load, resolve
 from rltrain.config.as_facts import facts_of
-from rltrain.config.memory_check import complaint, device_here, gpu_named, predicted, prediction_line
+from rltrain.config.memory_check import complaint, device_here, faster, gpu_named, predicted, prediction_line
 from rltrain.core.errors import UserError
 from tests.trainer.config import SMALL
 
@@ -20,6 +20,9 @@ LARGE = (
     "toy.model.num_hidden_layers=16",
     "toy.vocab_size=32000",
 )
+
+
+CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
 
 
 def on_gpus(*overrides: str) -> RunConfig:
@@ -112,3 +115,14 @@ def test_the_prediction_in_a_line() -> None:
     assert profile is not None
     assert prediction_line(profile).startswith("memory: at most ")
     assert prediction_line(profile).endswith(" on each test GPU predicted, in rollout")
+
+
+def test_activation_checkpointing_is_offered_to_be_off_where_that_fits() -> None:
+    line = faster(facts_of(on_gpus(f"{CHECKPOINTING}=true")), gpu(140 * GIB))
+    assert line.startswith("memory: without activation checkpointing at most ")
+    assert line.endswith(f" {CHECKPOINTING}=false")
+
+
+def test_it_is_not_offered_where_it_does_not_fit_or_is_off() -> None:
+    assert not faster(facts_of(on_gpus(f"{CHECKPOINTING}=true")), gpu(20 * GIB))
+    assert not faster(facts_of(on_gpus(f"{CHECKPOINTING}=false")), gpu(140 * GIB))

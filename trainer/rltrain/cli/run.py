@@ -164,11 +164,11 @@ def _preflight(request: RunRequest, config: RunConfig, console: Console) -> Pref
 
 
 def _prediction(config: RunConfig) -> str:
-    """What the GPUs will hold at the fullest; "" on a CPU, or where it is not known."""
-    from rltrain.config.memory_check import prediction_for, prediction_line
+    """What the GPUs will hold at the fullest, and what could be had for more; "" on a CPU, or where it is not known."""
+    from rltrain.config.memory_check import offer_for, prediction_for, prediction_line
 
     prediction = prediction_for(config) if config.trainer.device == "cuda" else None
-    return "" if prediction is None else prediction_line(prediction)
+    return "" if prediction is None else "\n".join(filter(None, (prediction_line(prediction), offer_for(config))))
 
 
 def _starts_afresh(config: RunConfig | SftConfig, directory: RunDir) -> bool:

@@ -40,7 +40,8 @@ class PolicyModelConfig(ModelConfig):
 
     use_fused_kernels: bool = True
     """Read log-probabilities by blocks of tokens and vocabulary, of actor and reference: logits never exist whole. Left
-    out, with a note, where a trial at the start shows that the model's head cannot be read so."""
+    out, with a note, where a trial at the start shows that the model's head cannot be read so. On a GPU also compute
+    norms, rotary embeddings and gated MLPs of all models by one kernel each, where they are of the usual form."""
 
 
 class OptimConfig(Section):

@@ -5,7 +5,7 @@ arXiv:1805.02867). Backward makes each block of logits once more, and adds its s
 states and of the head's weight.
 
 The head is called where the model calls it, with another `forward`: FSDP gathers its weight and reduces its gradient as
-ever, and a tied weight stays tied.
+ever, and a tied weight stays tied. On a GPU what is done with a block of logits is one kernel (`compiled`).
 """
 
 # Torch is typed in part.
@@ -23,9 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from rltrain.workers.fsdp.compiled import compiled, compiles
+
 BLOCK_ELEMENTS = 1 << 25
 """Logits that exist at a time: 128 MiB in float32, and about four times that with what is made of them. A micro batch
 with fewer is read whole: there is no memory to save, and nothing to compute twice."""
+COMPILED_BLOCKS = 4
+"""Blocks that are read as one where a kernel makes nothing in float32 of them: as much memory, fewer calls."""
 BLOCK_TOKENS = 8192
 """Of a block at most: it has as much of the vocabulary as fits."""
 
@@ -63,7 +67,8 @@ class FusedHead:
                 logits = F.linear(flat, self.module.weight, self.module.bias)
                 found, spread = whole(logits if self.scale == 1 else logits * self.scale)
             else:
-                blocks = Blocks(self.scale, temperature, entropy != "none", self.block)
+                size = self.block * (COMPILED_BLOCKS if compiles(flat) else 1)
+                blocks = Blocks(self.scale, temperature, entropy != "none", size)
                 found, spread = fused_stats(flat, self.module.weight, self.module.bias, targets, blocks)
             given = [found] if spread is None else [found, spread if entropy == "learnt" else spread.detach()]
             stacked = torch.stack(given, dim=-1).view(*hidden.shape[:-1], len(given))
@@ -111,13 +116,6 @@ class Blocks:
         for start in range(0, vocabulary, words):
             yield slice(start, min(start + words, vocabulary)), pieces
 
-    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """What the softmax is taken of, float32 [n, v]. The product is rounded as the model rounds it."""
-        found = F.linear(hidden, weight, bias).float()
-        if self.scale != 1:
-            found = found * self.scale
-        return found if self.temperature == 1 else found / self.temperature
-
 
 def fused_stats(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, blocks: Blocks
@@ -147,15 +145,15 @@ class _Stats(torch.autograd.Function):
         mass, moment, chosen = torch.zeros(3, len(hidden), dtype=torch.float32, device=hidden.device)
         # Not -inf, which times 0 is no number.
         peak = torch.full_like(mass, torch.finfo(torch.float32).min)
+        fold, read = compiled(_fold, hidden), (blocks.scale, blocks.temperature, blocks.entropy)
         for words, pieces in blocks.of(len(hidden), len(weight)):
             piece_bias = None if bias is None else bias[words]
             for rows in pieces:
-                logits = blocks.logits(hidden[rows], weight[words], piece_bias)
-                place, inside = _places(targets[rows], words)
-                picked = logits.gather(1, place[:, None])[:, 0]
-                chosen[rows] = torch.where(inside, picked, chosen[rows])
-                folded = _fold(logits, peak[rows], mass[rows], moment[rows], blocks.entropy)
-                peak[rows], mass[rows], moment[rows] = folded
+                logits = F.linear(hidden[rows], weight[words], piece_bias)
+                known = (peak[rows], mass[rows], moment[rows], chosen[rows])
+                peak[rows], mass[rows], moment[rows], chosen[rows] = fold(
+                    logits, targets[rows] - words.start, known, *read
+                )
         spread = mass.log()
         entropy = spread - moment / mass if blocks.entropy else None
         ctx.save_for_backward(hidden, weight, bias, targets, peak + spread, entropy)
@@ -169,7 +167,7 @@ class _Stats(torch.autograd.Function):
         """Gradients of hidden, weight and bias."""
         hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
         blocks: Blocks = ctx.blocks
-        factor = blocks.scale / blocks.temperature
+        slopes_of = compiled(_slopes, hidden)
         by_hidden, by_weight, by_bias = ctx.needs_input_grad[:3]
         # Sums over blocks in float32, each block's share rounded as the model's own gradients are.
         of_hidden = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device) if by_hidden else None
@@ -178,14 +176,18 @@ class _Stats(torch.autograd.Function):
         for words, pieces in blocks.of(len(hidden), len(weight)):
             part, sums = None, None
             for rows in pieces:
-                logits = blocks.logits(hidden[rows], weight[words], None if bias is None else bias[words])
-                logits.sub_(normaliser[rows, None])
+                logits = F.linear(hidden[rows], weight[words], None if bias is None else bias[words])
                 given = [None if grad is None else grad[rows] for grad in grads]
-                slopes = _slopes(logits, given, None if entropy is None else entropy[rows])
-                if given[0] is not None:
-                    place, inside = _places(targets[rows], words)
-                    slopes.scatter_add_(1, place[:, None], torch.where(inside, given[0], 0.0)[:, None])
-                slopes = (slopes if factor == 1 else slopes.mul_(factor)).to(hidden.dtype)
+                spread = None if entropy is None else entropy[rows]
+                slopes = slopes_of(
+                    logits,
+                    targets[rows] - words.start,
+                    normaliser[rows],
+                    spread,
+                    given,
+                    blocks.scale,
+                    blocks.temperature,
+                )
                 if of_hidden is not None:
                     of_hidden[rows] += slopes @ weight[words]
                 if of_weight is not None:
@@ -199,42 +201,64 @@ class _Stats(torch.autograd.Function):
         return None if of_hidden is None else of_hidden.to(hidden.dtype), of_weight, of_bias, None, None
 
 
-def _places(targets: Tensor, words: slice) -> tuple[Tensor, Tensor]:
-    """Where in the block WORDS of the vocabulary TARGETS are, and which of them are there at all. [n] each."""
-    inside = (targets >= words.start) & (targets < words.stop)
-    return (targets - words.start).clamp(0, words.stop - words.start - 1), inside
+def _scores(logits: Tensor, scale: float, temperature: float) -> Tensor:
+    """What the softmax is taken of, float32 [n, v]. LOGITS are rounded as the model rounds them."""
+    found = logits.float()
+    if scale != 1:
+        found = found * scale
+    return found if temperature == 1 else found / temperature
 
 
-def _fold(logits: Tensor, peak: Tensor, mass: Tensor, moment: Tensor, entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Take LOGITS, [n, v], into what is known of the rows, [n] each; LOGITS are overwritten.
+Known = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of the logits z so far, [n] each: max z; sum exp(z - max z); sum exp(z - max z) (z - max z); z of the target."""
 
-    With z the logits so far: `peak` = max z, `mass` = sum exp(z - peak), `moment` = sum exp(z - peak) (z - peak).
+
+def _fold(logits: Tensor, places: Tensor, known: Known, scale: float, temperature: float, entropy: bool) -> Known:
+    """Take LOGITS, [n, v], into what is KNOWN of the rows. PLACES: of their targets among these v, or outside.
+
     Relative to the peak, a distribution on one token keeps its small entropy.
     """
-    top = torch.maximum(peak, logits.amax(dim=-1))
+    peak, mass, moment, chosen = known
+    scores = _scores(logits, scale, temperature)
+    inside = (places >= 0) & (places < logits.shape[1])
+    picked = scores.gather(1, places.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+    chosen = torch.where(inside, picked, chosen)
+    top = torch.maximum(peak, scores.amax(dim=-1))
     shift = peak - top
     fade = shift.exp()
-    below = logits.sub_(top[:, None])
+    below = scores - top[:, None]
     share = below.exp()
-    added = share.sum(dim=-1)
     if entropy:
-        moment = fade * (moment + shift * mass) + share.mul_(below).sum(dim=-1)
-    return top, fade * mass + added, moment
+        moment = fade * (moment + shift * mass) + (share * below).sum(dim=-1)
+    return top, fade * mass + share.sum(dim=-1), moment, chosen
 
 
-def _slopes(log_p: Tensor, grads: list[Tensor | None], entropy: Tensor | None) -> Tensor:
-    """Gradient by the logits, [n, v], less what only the target gets: -p (g + g_entropy (log p + entropy)).
+def _slopes(
+    logits: Tensor,
+    places: Tensor,
+    normaliser: Tensor,
+    entropy: Tensor | None,
+    grads: list[Tensor | None],
+    scale: float,
+    temperature: float,
+) -> Tensor:
+    """Gradient by LOGITS, [n, v] in their format: of a target g, and of all -p (g + g_entropy (log p + entropy)).
 
-    LOG_P is overwritten. GRADS: by log p of the target and by the ENTROPY, [n] each.
+    GRADS: by log p of the target and by the ENTROPY, [n] each. PLACES as in `_fold`; NORMALISER: log of sum exp z, [n].
     """
     by_log_p, by_entropy = grads
-    p = log_p.exp()
-    if by_entropy is None or entropy is None:
-        return p.mul_(0.0 if by_log_p is None else -by_log_p[:, None])
-    weights = log_p.add_(entropy[:, None]).mul_(by_entropy[:, None])
+    log_p = _scores(logits, scale, temperature) - normaliser[:, None]
+    weights: Tensor | float = 0.0 if by_log_p is None else by_log_p[:, None]
+    if by_entropy is not None and entropy is not None:
+        weights = weights + by_entropy[:, None] * (log_p + entropy[:, None])
+    slopes = log_p.exp() * weights
     if by_log_p is not None:
-        weights.add_(by_log_p[:, None])
-    return p.mul_(weights).neg_()
+        hit = torch.arange(logits.shape[1], device=logits.device) == places[:, None]
+        slopes = torch.where(hit, by_log_p[:, None], 0.0) - slopes
+    else:
+        slopes = -slopes
+    factor = scale / temperature
+    return (slopes if factor == 1 else slopes * factor).to(logits.dtype)
 
 
 def _add(total: Tensor | None, part: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from rltrain.config.schema import ModelConfig, RunConfig
 from rltrain.rewards.model import RewardModel, load_model, make_model
-from rltrain.workers.fsdp import head_proof, packing
+from rltrain.workers.fsdp import fused_layers, head_proof, packing
 from rltrain.workers.fsdp.build import FILES, Weights, load_causal_lm, load_value_model, shard
 from rltrain.workers.fsdp.comm_timing import time_gradients
 from rltrain.workers.fsdp.forward import Policy, values
@@ -38,17 +38,19 @@ def make_actor(
     section = config.actor_rollout_ref
     model = load_causal_lm(section.model, section.actor.fsdp_config, weights)
     weights.check(model)
+    fused = _fuse(model, config, info)
     shard(model, section.actor.fsdp_config, mesh, weights)
     optim = section.actor.optim
     stepper = Stepper(model, optim, section.actor.grad_clip, Schedule.of(optim, total_steps))
     timed = time_gradients(model, mesh.replicas(section.actor.fsdp_config))
-    return ShardedModel("actor", model, section.actor.fsdp_config, info.device, stepper, timed)
+    return ShardedModel("actor", model, section.actor.fsdp_config, info.device, stepper, timed, fused=fused)
 
 
 def make_reference(config: RunConfig, info: RankInfo, mesh: Mesh, weights: Weights = FILES) -> ShardedModel:
     """The frozen policy."""
     section = config.actor_rollout_ref
     model = load_causal_lm(section.model, section.ref.fsdp_config, weights).requires_grad_(False)
+    _fuse(model, config, info)
     shard(model, section.ref.fsdp_config, mesh, weights)
     return ShardedModel("ref", model, section.ref.fsdp_config, info.device)
 
@@ -60,6 +62,7 @@ def make_critic(
     section = config.critic
     seed = derive_seed(config.trainer.seed, "value head")
     model = load_value_model(section.model, section.fsdp_config, seed, weights)
+    _fuse(model.backbone, config, info)
     shard(model, section.fsdp_config, mesh, weights)
     stepper = Stepper(model, section.optim, section.grad_clip, Schedule.of(section.optim, total_steps))
     timed = time_gradients(model, mesh.replicas(section.fsdp_config))
@@ -92,6 +95,12 @@ def make_policy(sharded: ShardedModel, config: RunConfig) -> Policy:
         compiled=section.actor.use_torch_compile,
         head=sharded.head,
     )
+
+
+def _fuse(model: nn.Module, config: RunConfig, info: RankInfo) -> frozenset[str]:
+    if not config.actor_rollout_ref.model.use_fused_kernels:
+        return frozenset()
+    return frozenset(fused_layers.fuse(cast("PreTrainedModel", model), torch.device(info.device)))
 
 
 def fuse_head(sharded: ShardedModel, config: RunConfig) -> str:

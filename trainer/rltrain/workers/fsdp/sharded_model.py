@@ -38,6 +38,8 @@ class ShardedModel:
     """Is told of what updates do."""
     head: FusedHead | None = None
     """Reads a policy's log-probabilities by blocks; None: its logits exist whole."""
+    fused: frozenset[str] = frozenset()
+    """Parts of its layers that are one kernel each (`fused_layers`)."""
 
     def trainer(self) -> Stepper:
         """What trains this role."""

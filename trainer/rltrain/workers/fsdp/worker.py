@@ -116,6 +116,7 @@ class TrainWorker:
             "torch": torch.__version__,
             "architecture": models.architecture(model),
             "whole_logits": self._whole_logits,
+            "fused": sorted(self._models["actor"].fused),
             "num_parameters": {name: models.num_parameters(sharded.model) for name, sharded in self._models.items()},
         }
 
