@@ -36,6 +36,8 @@ class EngineGroup:
         shares = config.trainer.device == "cuda" and config.actor_rollout_ref.hybrid_engine
         self._sleeps = shares and self._settings.free_cache_engine
         self._sync = WeightSync(train_group.workers, workers, self._settings.start_timeout_s)
+        self._held: list[dict[str, str]] = []
+        """By engine, what it has read back in the last call of `take_weights`, if that was a sync which is verified."""
         self._generation = Generation(runtime, workers, self._settings)
         self._connected = False
         self._restarted = False
@@ -55,6 +57,7 @@ class EngineGroup:
 
         What is under way is interrupted for it, and goes on from its tokens so far.
         """
+        self._held = []
         with self._runtime.waits.undisturbed():
             while self._generation.troubled:
                 self._kept += self.collect(0)
@@ -136,11 +139,13 @@ class EngineGroup:
         return [found[number] for number in range(len(numbers))]
 
     def checksums(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Of the weights NAMES, as each engine reads them back. Weights are awake.
+        """Of the weights NAMES, as each engine reads them back, or has just done for a sync. Weights are awake.
 
         Raises:
             RunFailure: an engine cannot say.
         """
+        if self._held and all(name in held for held in self._held for name in names):
+            return [{name: held[name] for name in names} for held in self._held]
         return self._call("checksums", names, doing="reading weights back from engines")
 
     def sampled(self, sampling: Sampling) -> list[dict[str, Any]]:
@@ -220,7 +225,7 @@ class EngineGroup:
             self._connected = True
         if self.policy_version != self._train_group.policy_version:
             with self._interrupted():
-                self._sync.sync(self._train_group.policy_version)
+                self._held = self._sync.sync(self._train_group.policy_version)
             self.policy_version = self._train_group.policy_version
 
     @contextmanager

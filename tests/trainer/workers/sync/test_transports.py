@@ -84,7 +84,8 @@ def test_weights_arrive_again_and_again(nodes: int, tmp_path: Path) -> None:
         with torch.no_grad():
             for parameter in source.parameters():
                 parameter.add_(1.0)
-        sync.sync(version)
+        (held,) = sync.sync(version)
+        assert held.keys() == {name for name, _ in named_weights(source)}
         assert taker.got.keys() == dict(source.named_parameters()).keys()
         for name, tensor in source.named_parameters():
             assert torch.equal(taker.got[name], tensor)

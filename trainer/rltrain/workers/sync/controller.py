@@ -46,11 +46,14 @@ class WeightSync:
                 "connect_sync", address, deadline_s=self._deadline_s, doing="meeting for weight sync"
             )
 
-    def sync(self, version: int) -> None:
+    def sync(self, version: int) -> list[dict[str, str]]:
         """Bring VERSION of the weights into every engine.
 
         Engines have their weights awake. Two calls per bucket, one more to end; with `trainer.verify_weight_sync` one
         more, which proves that every engine holds the actor's own parameters, whatever the publisher sent.
+
+        Returns:
+            By engine, checksums of all weights as it has read them back; empty without `trainer.verify_weight_sync`.
 
         Raises:
             RunFailure: an engine holds other weights than the actor.
@@ -68,10 +71,9 @@ class WeightSync:
         ended: list[dict[str, Piece]] = self._train_group.all(
             "finish_publish", deadline_s=self._deadline_s, doing="ending weight sync"
         )
-        if any(ended):
-            self._verify(combined(ended), version)
+        return self._verified(combined(ended), version) if any(ended) else []
 
-    def _verify(self, actors: dict[str, str], version: int) -> None:
+    def _verified(self, actors: dict[str, str], version: int) -> list[dict[str, str]]:
         names = list(actors)
         answers: list[dict[str, str]] = self._engine_group.all(
             "checksums", names, deadline_s=self._deadline_s, doing="reading weights back from engines"
@@ -80,3 +82,4 @@ class WeightSync:
             difference = verify(actors, held)
             if difference:
                 raise RunFailure(f"weight sync of version {version}: engine {engine}: {difference}")
+        return answers
