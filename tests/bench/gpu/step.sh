@@ -6,7 +6,7 @@
 #                                 pieces for `cat capsules.tar.* | tar -xf -`. STEPS: of the first size (20)
 #   step.sh --again OUT CAPSULE...   runs capsules of another machine again here (MODEL: of those of a larger model)
 #
-# LIMIT_S: seconds for all (560). RLTRAIN_OPTIONS: more values for the runs.
+# LIMIT_S: seconds for all (560). COST: 0 for short runs of all sizes. RLTRAIN_OPTIONS: more values for the runs.
 set -u
 again=
 [ "$1" = --again ] && again=1 && shift
@@ -59,7 +59,7 @@ train_all() {
   within models python3 tests/bench/gpu/drift_models.py "$work/models" "${sizes[@]}"
   for size in "${sizes[@]}"; do
     model=$work/models/$size
-    if [ "$size" = "${sizes[0]}" ]; then # the cost: 512 answers of 512 tokens
+    if [ "$size" = "${sizes[0]}" ] && [ "${COST:-1}" = 1 ]; then # the cost: 512 answers of 512 tokens
       train "$size" "$model/config.yaml" data.max_response_length=512 actor_rollout_ref.rollout.n=8 \
         actor_rollout_ref.rollout.max_num_seqs=512 trainer.total_training_steps="${STEPS:-20}" \
         trainer.capsule_steps="[1,$(seq -s, 4 3 "${STEPS:-20}")]"
