@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrain.workers.sync.checksum import checksum, combine, piece, verify
+from rltrain.workers.sync.checksum import Part, checksum, combine, piece, pieces, verify
 
 MASK = (1 << 64) - 1
 
@@ -86,3 +86,11 @@ def test_verify_names_the_first_and_counts() -> None:
         "2 of 3 weights differ, the first is 'b': the actor has 2, the engine holds 9"
     )
     assert "nothing of that name" in (verify(published, {"a": "1", "b": "2"}) or "")
+
+
+def test_pieces_of_many_parts_are_those_of_each() -> None:
+    whole, other = torch.randn(37, 53), torch.arange(6)
+    parts = [("a", Part(whole[5:20], 0, 5, 37)), ("b", Part(other)), ("a", Part(whole[:, 9:], 1, 9, 53))]
+    expected = {"a": [piece(whole[5:20], 0, 5, 37), piece(whole[:, 9:], 1, 9, 53)], "b": [piece(other)]}
+    assert pieces(parts) == expected
+    assert pieces([]) == {}

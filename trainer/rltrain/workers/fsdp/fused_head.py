@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rltrain.workers.fsdp.compiled import compiled, compiles
+from rltrain.core.compiled import compiled, compiles
 
 BLOCK_ELEMENTS = 1 << 25
 """Logits that exist at a time: 128 MiB in float32, and about four times that with what is made of them. A micro batch

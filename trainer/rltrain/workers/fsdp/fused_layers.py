@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rltrain.workers.fsdp.compiled import can_compile, is_made, made, on_gpu
+from rltrain.core.compiled import can_compile, is_made, made, on_gpu
 
 ROTARY = "apply_rotary_pos_emb"
 """The function of a modeling file of transformers that turns queries and keys; its layers call it by this name."""

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from rltrain.workers.sync.checksum import Piece, piece
+from rltrain.workers.sync.checksum import Part, Piece
+from rltrain.workers.sync.checksum import pieces as summed
 
 
 @torch.no_grad()
@@ -29,18 +30,19 @@ def pieces(model: nn.Module, dtype: torch.dtype, names: Collection[str] | None =
     kept = model.state_dict().keys()
     buffers = {name: tensor for name, tensor in model.named_buffers() if name in kept}
     found = {**dict(model.named_parameters()), **buffers}
-    return {name: _piece(tensor, dtype) for name, tensor in found.items() if names is None or name in names}
+    wanted = ((name, tensor) for name, tensor in found.items() if names is None or name in names)
+    return {name: one for name, (one,) in summed((name, _part(tensor, dtype)) for name, tensor in wanted).items()}
 
 
-def _piece(tensor: Tensor, dtype: torch.dtype) -> Piece:
+def _part(tensor: Tensor, dtype: torch.dtype) -> Part:
     wanted = dtype if tensor.is_floating_point() else tensor.dtype
     if not isinstance(tensor, DTensor):
-        return piece(tensor.to(wanted))
+        return Part(tensor.to(wanted))
     shard, cut = tensor.to_local().to(wanted), [one.dim for one in tensor.placements if isinstance(one, Shard)]
     if not cut:
-        return piece(shard)
+        return Part(shard)
     (dim,) = cut
-    return piece(shard, dim, first_index(tensor, dim), tensor.shape[dim])
+    return Part(shard, dim, first_index(tensor, dim), tensor.shape[dim])
 
 
 def first_index(tensor: DTensor, dim: int) -> int:

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from rltrain.core.errors import UserError
 from rltrain.workers.rollout.names import EngineName, engine_name
-from rltrain.workers.sync.checksum import Piece, piece
+from rltrain.workers.sync.checksum import Part, Piece
+from rltrain.workers.sync.checksum import pieces as summed
 
 REARRANGED = frozenset({"BloomForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM"})
 """Classes that transpose or interleave weights while they load them: what they hold is no part of what came."""
@@ -78,20 +79,28 @@ def pieces(
     """
     if type(model).__name__ in REARRANGED:
         raise _unreadable(names[0], f"{type(model).__name__} rearranges its weights on loading")
+    return summed(_parts(model, names, rank, size, dtype, kinds, fused))
+
+
+def _parts(
+    model: nn.Module,
+    names: Sequence[str],
+    rank: int,
+    size: int,
+    dtype: torch.dtype,
+    kinds: Kinds,
+    fused: Mapping[str, Sequence[str]] | None,
+) -> Iterator[tuple[str, Part]]:
     shared = owners(model)
-    found: dict[str, list[Piece]] = {}
     for name in names:
         where = engine_name(model, name, fused)
         module, attribute = _module(model, where.module, name), where.attribute
         place = _place(module, where, rank, size, name, kinds)
         held = module._parameters.get(attribute)  # pyright: ignore[reportPrivateUsage]
         sharers = shared.get(id(held), [module]) if attribute == "weight" else [module]
-        found[name] = [
-            piece(_cast(values[place.rows], dtype), place.dim, place.start, place.total)
-            for sharer in sharers
-            for values in _values(sharer, attribute)
-        ]
-    return found
+        for sharer in sharers:
+            for values in _values(sharer, attribute):
+                yield name, Part(_cast(values[place.rows], dtype), place.dim, place.start, place.total)
 
 
 def _module(model: nn.Module, path: str, name: str) -> nn.Module:

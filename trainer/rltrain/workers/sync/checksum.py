@@ -9,13 +9,16 @@ sum. Minus zero counts as zero: an engine that hands its weights back through a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from rltrain.core.tensors import ints
+
 _MASK = (1 << 64) - 1
-_CHUNK_ELEMENTS = 1 << 22
+_CHUNK_ELEMENTS, _GPU_CHUNK = 1 << 22, 1 << 24
+"""Of what is summed up at a time: each takes some 30 bytes meanwhile, and each time twenty calls."""
 _BITS = {1: (torch.uint8, 0xFF), 2: (torch.int16, 0xFFFF), 4: (torch.int32, 0xFFFFFFFF), 8: (torch.int64, -1)}
 # Odd constants of splitmix64 (Steele, Lea, Flood 2014), as signed 64-bit numbers.
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -42,27 +45,54 @@ def checksum(tensor: Tensor) -> str:
     return combine([piece(tensor)])
 
 
-def piece(part: Tensor, dim: int = 0, start: int = 0, total: int | None = None) -> Piece:
-    """The share of PART in the checksum of the tensor that it was cut from.
+@dataclass(frozen=True)
+class Part:
+    """What a `Piece` is made of: a shard on any device, the axis that was cut (0, or 1 of a matrix), where it begins
+    along that, and the size of the whole there (None: it is the whole)."""
 
-    Args:
-        part: the shard, any device.
-        dim: the axis that was cut: 0, or 1 of a matrix.
-        start: where PART begins along `dim`.
-        total: size of the whole along `dim`; null: PART is the whole.
-    """
-    if part.ndim == 0:
-        part = part.reshape(1)
-    whole = part.shape[dim] if total is None else total
-    shape = (*part.shape[:dim], whole, *part.shape[dim + 1 :])
-    rows = part.detach().reshape(part.shape[0], torch.Size(part.shape[1:]).numel())
+    values: Tensor
+    dim: int = 0
+    start: int = 0
+    total: int | None = None
+
+
+def piece(part: Tensor, dim: int = 0, start: int = 0, total: int | None = None) -> Piece:
+    """The share of PART in the checksum of the tensor that it was cut from; arguments as of `Part`."""
+    return pieces([("", Part(part, dim, start, total))])[""][0]
+
+
+def pieces(parts: Iterable[tuple[str, Part]]) -> dict[str, list[Piece]]:
+    """The pieces of PARTS by name. Each part is let go once its sum is under way; the device is waited for once."""
+    named: list[tuple[str, Piece]] = []
+    sums: list[Tensor] = []
+    for name, part in parts:
+        whole, total = _shape_and_sum(part)
+        values, size = part.values, part.values.shape[part.dim] if part.values.ndim else 1
+        named.append((name, Piece(part.dim, part.start, part.start + size, whole[part.dim], whole, values.dtype, 0)))
+        sums.append(total)
+    found: dict[str, list[Piece]] = {}
+    places = {total.device for total in sums}
+    numbers = ints(torch.stack(sums)) if len(places) == 1 else [int(total) for total in sums]  # or none at all
+    for (name, one), value in zip(named, numbers, strict=True):
+        found.setdefault(name, []).append(replace(one, value=value & _MASK))
+    return found
+
+
+def _shape_and_sum(part: Part) -> tuple[tuple[int, ...], Tensor]:
+    """Shape of the whole tensor, and the share of PART in its sum, int64 [], on its device."""
+    values, dim = part.values, part.dim
+    if values.ndim == 0:
+        values = values.reshape(1)
+    whole = values.shape[dim] if part.total is None else part.total
+    shape = (*values.shape[:dim], whole, *values.shape[dim + 1 :])
+    rows = values.detach().reshape(values.shape[0], torch.Size(values.shape[1:]).numel())
     num_columns = shape[1] if dim == 1 else rows.shape[1]
-    first_row, first_column = (start, 0) if dim == 0 else (0, start)
-    value = 0
-    step = max(1, _CHUNK_ELEMENTS // max(1, rows.shape[1]))
+    first_row, first_column = (part.start, 0) if dim == 0 else (0, part.start)
+    total = torch.zeros((), dtype=torch.int64, device=values.device)
+    step = max(1, (_GPU_CHUNK if values.is_cuda else _CHUNK_ELEMENTS) // max(1, rows.shape[1]))
     for row in range(0, rows.shape[0], step):
-        value += _sum(rows[row : row + step], first_row + row, first_column, num_columns)
-    return Piece(dim, start, start + part.shape[dim], whole, shape, part.dtype, value & _MASK)
+        total += _sum(rows[row : row + step], first_row + row, first_column, num_columns)
+    return shape, total
 
 
 def combine(pieces: Iterable[Piece]) -> str:
@@ -105,7 +135,7 @@ def verify(actors: Mapping[str, str], held: Mapping[str, str]) -> str | None:
     )
 
 
-def _sum(rows: Tensor, first_row: int, first_column: int, num_columns: int) -> int:
+def _sum(rows: Tensor, first_row: int, first_column: int, num_columns: int) -> Tensor:
     """Sum of (bits x multiplier) over ROWS, which begin at (FIRST_ROW, FIRST_COLUMN) of a matrix NUM_COLUMNS wide."""
     values = rows + 0.0 if rows.is_floating_point() else rows.to(torch.int64)
     bits_dtype, mask = _BITS[values.dtype.itemsize]
@@ -115,4 +145,4 @@ def _sum(rows: Tensor, first_row: int, first_column: int, num_columns: int) -> i
     mixed = (line[:, None] * num_columns + column[None, :] + 1) * _GOLDEN
     mixed = (mixed ^ (mixed >> 30)) * _MIX
     mixed = mixed ^ (mixed >> 27) | 1
-    return int((bits * mixed).sum().item())
+    return (bits * mixed).sum()
