@@ -9,6 +9,7 @@ Last, what checksums of all weights take.
 
 # Torch and transformers are typed in part.
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false, reportArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
