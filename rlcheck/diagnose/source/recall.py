@@ -19,8 +19,11 @@ from rlcheck.diagnose.source.wording import cause, fixes, identity
 from rlcheck.playbook import Verify
 
 _LONGEST_VALUE = 80
-_VERSION = r"v?(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc)\d{1,4})?)(?![\w.])"
-_SAID = r"(?i)(?<![\w/.-]){name}(?:(?: API server| engine)? version[ :=]{{1,3}}|==| ?\(| v(?=\d))['\"]?{version}"
+_VERSION = r"v?(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc)\d{1,4})?)(?!\w|\.\d)"
+_SAID = (
+    r"(?i)(?<![\w/.-]){name}[`'\"]?(?:(?: API server| engine)? version[ :=]{{1,3}}|==| ?\(| v(?=\d)| {{2,40}})"
+    r"['\"]?{version}"
+)
 _ENGINE = re.compile(rf"Initializing an? (?:V[01] )?LLM engine \({_VERSION}")
 _ADVICE = re.compile(r"(?i)\b(?:install|requires?d?|upgrade|downgrade|expected|supports?|since|recommend\w*|before)\b")
 
@@ -163,7 +166,17 @@ def _settings(one: Found, trace: Trace, log: Sequence[Message], where: Environme
         if known.origin == "log":
             value = values.get(int(known.value), "")
             known = msgspec.structs.replace(known, value=value, origin="log" if value else "")
-        yield with_value(known, before, where.config)
+        yield with_value(msgspec.structs.replace(known, owner=_owner(known, one)), before, where.config)
+
+
+def _owner(known: Setting, one: Found) -> str:
+    """What takes a setting: the config that its site reads it from, or its class, or its function."""
+    *_, owner, function = ("", *one.entry.function.split("."))
+    if known.kind == "config key":
+        text = f"{' '.join(one.entry.conditions)} {one.entry.template}"
+        found = re.search(rf"(\w+)(?:\.{known.name}\b|\[['\"]{known.name}['\"]\])", text)
+        return "" if found is None else found[1] if found[1] != "self" else owner
+    return {"constructor argument": owner, "argument": function}.get(known.kind, "")
 
 
 def _way_out(one: Found) -> str:

@@ -3,7 +3,7 @@
 A file for each directory of site-packages: first what was read and when, then for each of its files a line with the
 path and a line for each site: type, function, first and last release (numbers in base 36 into the releases of the head;
 `!` behind them: the innermost condition decides alone), conditions, settings, message. A setting is
-`kind:name@owner=value*`: the value of a limit or the number of the hole that shows it, `*` if it decides.
+`kind:name=value*`: the value of a limit or the number of the hole that shows it, `*` if it decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _KINDS: dict[str, SettingKind] = {"c": "config key", "i": "constructor argument", "a": "argument",
                                   "e": "environment variable", "l": "limit"}  # fmt: skip
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
-_SETTING = re.compile(r"([a-z]):([^@=*]+)(?:@([^=*]+))?(?:=([^*]*))?(\*)?")
+_SETTING = re.compile(r"([a-z]):([^=*]+)(?:=([^*]*))?(\*)?")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _LEAST_WORDS = 2
 _LEAST_CHARACTERS = 16
@@ -132,17 +132,16 @@ def entry_of(line: str) -> Entry:
 
 
 def _setting_text(one: Setting) -> str:
-    owner = f"@{one.owner}" if one.owner else ""
     value = f"={one.value}" if one.value else ""
-    return f"{_LETTERS[one.kind]}:{one.name}{owner}{value}{'*' * one.decides}"
+    return f"{_LETTERS[one.kind]}:{one.name}{value}{'*' * one.decides}"
 
 
 def _setting_of(text: str) -> Setting:
     found = _SETTING.fullmatch(text)
     assert found, text
     kind = _KINDS[found[1]]
-    value = found[4] or ""
-    return Setting(name=found[2], kind=kind, owner=found[3] or "", value=value, decides=bool(found[5]),
+    value = found[3] or ""
+    return Setting(name=found[2], kind=kind, value=value, decides=bool(found[4]),
                    origin="" if not value else "source" if kind == "limit" else "log")  # fmt: skip
 
 

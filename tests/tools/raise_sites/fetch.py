@@ -22,6 +22,7 @@ _LEFT = re.compile(
     r"|^ray/(?:thirdparty_files|_private/runtime_env/agent/thirdparty_files|rllib|tune/examples|serve/tests)/"
     r"|^torch/(?:include|onnx|ao|_inductor|jit|fx|package|distributions|_refs|_prims|_decomp|_numpy|export|_export|masked"
     r"|sparse|special|utils/(?:benchmark|tensorboard|hipify|bottleneck))/"
+    r"|^sglang/(?:multimodal_gen|kernels|jit_kernel)/|^vllm/vllm_flash_attn/"
     r"|^transformers/models/(?!(?:auto|llama|mistral|mixtral|qwen\w*|gemma\w*|deepseek\w*|gpt_oss|glm4\w*|phi3|internvl"
     r"|llava|mllama)/)"
 )
@@ -46,17 +47,17 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "vllm": Plan("0.6.4", 16, 470),
-    "sglang": Plan("0.4.2", 14, 300),
-    "verl": Plan("0.2", 14, 250),
-    "trl": Plan("0.12.0", 16, 170),
+    "vllm": Plan("0.6.4", 16, 500),
+    "sglang": Plan("0.4.2", 14, 280),
+    "verl": Plan("0.2", 14, 280),
+    "trl": Plan("0.12.0", 16, 190),
     "openrlhf": Plan("0.5.0", 8, 40),
-    "ray": Plan("2.39.0", 7, 190),
-    "transformers": Plan("4.46.1", 12, 300),
-    "deepspeed": Plan("0.16.0", 7, 130, source=True),
+    "ray": Plan("2.39.0", 7, 170),
+    "transformers": Plan("4.46.1", 12, 290),
+    "deepspeed": Plan("0.16.0", 7, 120, source=True),
     "accelerate": Plan("1.1.0", 7, 90),
-    "peft": Plan("0.13.2", 7, 90),
-    "torch": Plan("2.5.0", 7, 160, top="torch", aarch64=True),
+    "peft": Plan("0.13.2", 7, 80),
+    "torch": Plan("2.5.0", 7, 170, top="torch", aarch64=True),
     "megatron-core": Plan("0.9.0", 7, 80, top="megatron"),
     "tensordict": Plan("0.6.0", 6, 30),
     "flash-attn": Plan("2.6.3", 5, 10, top="flash_attn", source=True),

@@ -56,8 +56,13 @@ _OF_SETTINGS = {"config key": 5, "environment variable": 6, "constructor argumen
 _OLDER = 5
 """What a site is worth less if a newer release has the same message under another condition or in another file."""
 _RARE = re.compile(
-    r"/(?:models?|model_executor/models|onnx|tpu|xpu|npu|hpu|musa|pipelines|quantizers?|distributions|jit|fx|_dynamo|_inductor"
-    r"|dashboard|autoscaler|_private/accelerators|tune|workflow|experimental|_export|export|package|masked|sparse)/"
+    r"/(?:models?|cute|kernels?|ops|onnx|tpu|xpu|npu|hpu|musa|rocm|hardware_backend|ascend\w*|pipelines|quantizers?|_dynamo"
+    r"|dashboard|autoscaler|_private/accelerators|tune|workflow|experimental|disaggregation|kv_transfer|kv_connector"
+    r"|snapshot|backends|multimodal|processors|mem_cache|llm/_internal|data/_internal|compression|inference)/"
+)
+_COMMON = re.compile(
+    r"config|args|arg_utils|/engine|llm_engine|/executor|/worker|/trainer|/utils|parallel_state|/init|platforms"
+    r"|sampling_params|weight_utils|loader|tokeniz|/(?:ppo|grpo|dpo|sft|rollout|workers|cli|hub|fsdp\w*|distributed)/"
 )
 
 
@@ -91,8 +96,9 @@ def worth(one: Found, releases: int) -> int:
     score += max((_OF_SETTINGS[known.kind] for known in entry.settings), default=0)
     score += 2 * bool(entry.conditions) + 3 * bool(is_specific(entry.template)) + min(entry.last - entry.first, 3)
     score += 2 * (entry.last == releases - 1) - 3 * (entry.last < releases // 3)
-    score -= 4 * bool(_RARE.search(one.file)) + 4 * (entry.kind in ("AssertionError", "NotImplementedError"))
-    return score - len(line_of(entry)) // 120
+    score += 3 * bool(_COMMON.search(one.file)) - 5 * bool(_RARE.search(one.file))
+    score -= 3 * (entry.kind in ("AssertionError", "NotImplementedError"))
+    return score - len(line_of(entry)) // 40
 
 
 def _same(one: Found) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from rlcheck.diagnose.model import Setting
 from rlcheck.diagnose.source.guards import conditions, settings, way_out
-from rlcheck.diagnose.source.recorded import CUT, Entry, is_specific, literals_of, written
+from rlcheck.diagnose.source.recorded import CUT, Entry, is_specific, written
 from rlcheck.diagnose.source.sites import Source, Spot, what_is_raised
 from rlcheck.diagnose.source.templates import Template, joined, match, templates
 
@@ -18,13 +18,12 @@ LEAST = 12
 """Characters of the longest text of a message: below it, it names nothing."""
 _MOST_FORMS = 3
 _MOST_CONDITIONS = 2
-_MOST_SETTINGS = 4
+_MOST_SETTINGS = 3
 _LONGEST_CONDITION = 90
 _LONGEST_HOLE = 32
-_LONGEST_MESSAGE = 170
+_LONGEST_MESSAGE = 140
 _EXITS = ("sys.exit", "os._exit", "exit", "quit")
 _LOGGERS = ("error", "critical", "fatal")
-_ABSTRACT = ("NotImplementedError", "StopIteration", "StopAsyncIteration", "AttributeError")
 
 
 class Found(NamedTuple):
@@ -51,16 +50,16 @@ def _entries(source: Source, spot: Spot) -> Iterator[Entry]:
     else:
         kind, message = "", _logged_before_exit(spot)
         kind = "exit" if message is not None else ""
-    if message is None:
-        return
+    if message is None or (kind == "NotImplementedError" and not conditions(spot)):
+        return  # says nothing, or is what a subclass has to bring
     forms = [joined(form) for form in templates(message, lambda name: source.resolve(spot, name))]
-    forms = [form for form in forms if _says_something(form, kind)]
+    forms = [form for form in forms if _says_something(form)]
     forms.sort(key=lambda form: sum(len(part) for part in form if isinstance(part, str)))
     kept: list[Template] = []
     for form in forms:
         if not any(_covers(one, form) for one in kept):
             kept.append(tuple(form))
-    yield from (_entry(source, spot, kind, [*form]) for form in kept[-_MOST_FORMS:])
+    yield from (_entry(source, spot, kind, form) for form in kept[-_MOST_FORMS:])
 
 
 def _covers(one: Template, other: Sequence[str | ast.expr]) -> bool:
@@ -69,13 +68,12 @@ def _covers(one: Template, other: Sequence[str | ast.expr]) -> bool:
     return is_specific(written(one)) and match(one, [text]) is not None
 
 
-def _says_something(form: list[str | ast.expr], kind: str) -> bool:
+def _says_something(form: Sequence[str | ast.expr]) -> bool:
     texts = [part.strip() for part in form if isinstance(part, str)]
-    longest = max(map(len, texts), default=0)
-    return longest >= (2 * LEAST if kind in _ABSTRACT else LEAST)
+    return max(map(len, texts), default=0) >= LEAST
 
 
-def _entry(source: Source, spot: Spot, kind: str, form: list[str | ast.expr]) -> Entry:
+def _entry(source: Source, spot: Spot, kind: str, form: Sequence[str | ast.expr]) -> Entry:
     form = _cut(form)
     holes = [part for part in form if isinstance(part, ast.expr)]
     marks = [(hole, f"\0{number}") for number, hole in enumerate(holes)]
@@ -87,14 +85,14 @@ def _entry(source: Source, spot: Spot, kind: str, form: list[str | ast.expr]) ->
         function=spot.qualname or "<module>",
         first=0,
         last=0,
-        conditions=tuple(_short(one) for one in guards[-_MOST_CONDITIONS:]),
+        conditions=_nearest(guards),
         settings=tuple(_setting(one) for one in known if _worth_keeping(one))[:_MOST_SETTINGS],
         turns=_turns(spot, guards),
         template=written(said),
     )
 
 
-def _cut(form: list[str | ast.expr]) -> list[str | ast.expr]:
+def _cut(form: Sequence[str | ast.expr]) -> list[str | ast.expr]:
     """FORM without what comes after so many characters; a hole stands for it."""
     kept: list[str | ast.expr] = []
     room = _LONGEST_MESSAGE
@@ -113,19 +111,27 @@ def _hole(node: ast.expr) -> ast.expr:
     return ast.Name(id=text if plain else "")
 
 
+def _nearest(guards: Sequence[str]) -> tuple[str, ...]:
+    """The innermost of GUARDS, and the one around it if both are short."""
+    last = [_short(one) for one in guards[-_MOST_CONDITIONS:]]
+    return tuple(last if sum(map(len, last)) <= _LONGEST_CONDITION else last[-1:])
+
+
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_CONDITION else f"{text[: _LONGEST_CONDITION - 4].removesuffix(' ...')} ..."
 
 
 def _worth_keeping(one: Setting) -> bool:
-    return one.name.isidentifier() and (one.kind != "argument" or one.decides or one.value.startswith("\0"))
+    return one.name.isidentifier() and (
+        one.decides or one.value.startswith("\0") or one.kind in ("config key", "environment variable")
+    )
 
 
 def _setting(one: Setting) -> Setting:
-    """ONE without what its site says as well; a value that a message shows is the number of its hole."""
+    """ONE without what the rest of its line says; a value that a message shows is the number of its hole."""
     shown = one.value.startswith("\0")
     return msgspec.structs.replace(
-        one, about="", owner=one.owner if one.kind == "config key" else "",
+        one, about="", owner="",
         value=one.value[1:] if shown else one.value if one.kind == "limit" else "",
         origin="log" if shown else "source" if one.kind == "limit" else "",
     )  # fmt: skip
@@ -159,8 +165,3 @@ def _ends(node: ast.stmt | None) -> bool:
         return node.exc is not None and "SystemExit" in ast.unparse(node.exc)
     call = node.value if isinstance(node, ast.Expr) else None
     return isinstance(call, ast.Call) and ast.unparse(call.func) in _EXITS
-
-
-def strength(entry: Entry) -> int:
-    """How many characters of the message of ENTRY are text."""
-    return sum(len(part.strip()) for part in literals_of(entry.template))
