@@ -51,7 +51,7 @@ def recall(
 def _candidates(trace: Trace, frame: Frame | None, folder: Path) -> Iterator[Found]:
     """The sites that raise this type with this message in the package of FRAME, without one in all packages."""
     kinds = {trace.type, *(("IOError", "EnvironmentError") if trace.type == "OSError" else ())}
-    if not trace.text:
+    if not trace.text or not folder.is_absolute():
         return
     if frame is None:
         records: Iterator[str] = texts(folder)
@@ -65,7 +65,7 @@ def _candidates(trace: Trace, frame: Frame | None, folder: Path) -> Iterator[Fou
 
 def _may_be(one: Found, frame: Frame | None) -> bool:
     """Whether the traceback, or without one the message alone, leads to this site."""
-    specific = is_specific(one.entry.template)
+    specific = is_specific(one.entry.template, alone=frame is None)
     if frame is None:
         return specific and bool(one.entry.kind)
     same_file, same_function, _ = _nearness(one, frame)

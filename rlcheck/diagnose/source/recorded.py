@@ -30,9 +30,12 @@ _KINDS: dict[str, SettingKind] = {"c": "config key", "i": "constructor argument"
                                   "e": "environment variable", "l": "limit"}  # fmt: skip
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _SETTING = re.compile(r"([a-z]):([^=*]+)(?:=([^*]*))?(\*)?")
+_ENOUGH_TO_LOOK = 8
 _WORD = re.compile(r"[A-Za-z]{3,}")
-_LEAST_WORDS = 2
-_LEAST_CHARACTERS = 16
+_LEAST = (2, 16)
+"""Words and characters of a message that name its site, if a traceback leads near it."""
+_LEAST_ALONE = (4, 24)
+"""The same without a traceback: anybody may say less."""
 
 
 class Entry(Struct, frozen=True):
@@ -103,10 +106,11 @@ def literals_of(template: str) -> list[str]:
     return [part for part in parts_of(template) if isinstance(part, str)]
 
 
-def is_specific(template: str) -> bool:
-    """Whether the texts of a template name one message, without a traceback that leads to it."""
-    texts = " ".join(literals_of(template))
-    return len(texts.strip()) >= _LEAST_CHARACTERS and len(_WORD.findall(texts)) >= _LEAST_WORDS
+def is_specific(template: str, alone: bool = False) -> bool:
+    """Whether the texts of a template name one site among those that a traceback leads to, or ALONE without one."""
+    said = " ".join(literals_of(template))
+    words, characters = _LEAST_ALONE if alone else _LEAST
+    return len(said.strip()) >= characters and len(_WORD.findall(said)) >= words
 
 
 def line_of(entry: Entry) -> str:
@@ -203,7 +207,7 @@ def _may_be(template: str, said: str) -> bool:
     end = template.find("{")
     if end < 0:
         return template in said
-    if end >= _LEAST_CHARACTERS // 2:
+    if end >= _ENOUGH_TO_LOOK:
         return template[:end].rstrip() in said
     start = template.find("}", end) + 1
     end = template.find("{", start)

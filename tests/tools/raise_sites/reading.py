@@ -77,7 +77,7 @@ def _entry(source: Source, spot: Spot, kind: str, form: Sequence[str | ast.expr]
     form = _cut(form)
     holes = [part for part in form if isinstance(part, ast.expr)]
     marks = [(hole, f"\0{number}") for number, hole in enumerate(holes)]
-    known = settings(source, spot, marks)
+    known = settings(source, spot, marks, documented=False)
     guards = conditions(spot)
     said = [part if isinstance(part, str) else _hole(part) for part in form]
     return Entry(
@@ -131,7 +131,7 @@ def _setting(one: Setting) -> Setting:
     """ONE without what the rest of its line says; a value that a message shows is the number of its hole."""
     shown = one.value.startswith("\0")
     return msgspec.structs.replace(
-        one, about="", owner="",
+        one, owner="",
         value=one.value[1:] if shown else one.value if one.kind == "limit" else "",
         origin="log" if shown else "source" if one.kind == "limit" else "",
     )  # fmt: skip
