@@ -31,6 +31,7 @@ RuntimeError	go	03!	a		this cannot be done here
 RuntimeError	go	13!	b		this cannot be done here
 TypeError	pick	03	not kind	a:kind=1*	{}: {kind} is wrong
 ValueError	dump	03	not text		The text {{{text}}} of a dump has to be one of:  {...}
+exit	serve	03!	taken	a:port=0*	the port {port} is taken by another program
 acme/v1/other.py
 RuntimeError	elsewhere	03!	c		this cannot be done here at all
 acme/worker.py
@@ -102,6 +103,14 @@ def test_a_line_without_a_traceback_is_answered_if_it_names_one_site(where: Envi
     assert values(site_of(port)) == {"ACME_PORT": "", "LIMIT": "64"}
     assert port.diagnoses[0].confidence == "low"
     assert values(site_of(asked(where, "KeyError: \"No 'thing' of the name x was found\"\n"))) == {}
+
+
+def test_what_is_logged_before_an_exit_is_answered(where: Environment) -> None:
+    answer = asked(where, "ERROR 08-01 12:00:00 [serve.py:1] the port 80 is taken by another program\n")
+    assert values(site_of(answer)) == {"port": "80"}
+    assert "serve logs this and ends the process where `taken`" in answer.diagnoses[0].cause
+    assert asked(where, "INFO 08-01 12:00:00 [serve.py:1] the port 80 is taken by another program\n").unknown is None
+    assert unknown(asked(where, "ValueError: the port 80 is taken by another program\n"))
 
 
 @pytest.mark.parametrize(

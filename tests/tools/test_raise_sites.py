@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -151,6 +153,22 @@ def test_of_too_many_the_sites_that_users_can_hit_are_kept() -> None:
 )  # fmt: skip
 def test_tests_examples_and_vendored_code_are_not_read(name: str, is_read: bool) -> None:
     assert wanted(name, "vllm") is is_read
+
+
+def test_files_are_named_from_site_packages_on(tmp_path: Path) -> None:
+    wheel = tmp_path / "acme-1.0-py3-none-any.whl"
+    names = ("acme/a.py", "acme-1.0.data/purelib/acme/b.py", "acme/tests/c.py", "acme-1.0.data/scripts/d.py")
+    with zipfile.ZipFile(wheel, "w") as out:
+        for name in names:
+            out.writestr(name, "x = 1\n")
+    source = tmp_path / "acme-1.0.tar.gz"
+    with tarfile.open(source, "w:gz") as out:
+        for name in ("acme-1.0/acme/a.py", "acme-1.0/python/acme/b.py", "acme-1.0/setup.py", "acme-1.0/src/acme/e.py"):
+            member = tarfile.TarInfo(name)
+            member.size = 6
+            out.addfile(member, io.BytesIO(b"x = 1\n"))
+    assert [name for name, _ in fetch.members(wheel, "acme")] == ["acme/a.py", "acme/b.py"]
+    assert [name for name, _ in fetch.members(source, "acme")] == ["acme/a.py", "acme/b.py", "acme/e.py"]
 
 
 def test_releases_are_spread_and_pre_releases_left_out() -> None:

@@ -22,6 +22,7 @@ from rlcheck.diagnose.source.installed import (
     read,
 )
 from rlcheck.diagnose.source.recall import recall
+from rlcheck.diagnose.source.recorded import LOGGED
 from rlcheck.diagnose.source.sites import Choice, Source, choose
 from rlcheck.diagnose.source.tables import from_table
 from rlcheck.diagnose.source.traces import Frame, Trace, exception_of, trace_of
@@ -49,7 +50,7 @@ def explain(
         log = logs[failure.message.log]
         trace = trace_of(failure, log)
         if trace is None:
-            bare = _bare(failure, log, where, quote) if failure.raised and all_known else None
+            bare = _bare(failure, log, where, quote) if all_known else None
             all_known = all_known and (bare is not None or not failure.raised)
             if bare is not None and bare.site is not None:
                 diagnoses.setdefault(_place(bare.site), bare)
@@ -72,8 +73,9 @@ def _place(site: Site) -> tuple[str, int, str]:
 
 
 def _bare(failure: Failure, log: Sequence[Message], where: Environment, quote: Quoter) -> Diagnosis | None:
-    """What the record says of an exception without a traceback."""
-    trace = exception_of(failure, log)
+    """What the record says of an exception without a traceback, or of what is logged before an exit."""
+    logged = Trace(type=LOGGED, text=(failure.message.text,), frames=())
+    trace = exception_of(failure, log) if failure.raised else logged
     return recall(trace, log, where, lambda: quote([failure.message])) if trace is not None else None
 
 

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from rlcheck.diagnose.lines import Message
 from rlcheck.diagnose.model import Diagnosis, Quote, Setting, Site
 from rlcheck.diagnose.source.installed import Environment, in_packages, is_library
-from rlcheck.diagnose.source.recorded import Found, found_in, is_specific, text_of, texts
+from rlcheck.diagnose.source.recorded import LOGGED, Found, found_in, is_specific, text_of, texts
 from rlcheck.diagnose.source.traces import Frame, Trace
 from rlcheck.diagnose.source.values import with_value
 from rlcheck.diagnose.source.wording import cause, fixes, identity
@@ -137,7 +137,7 @@ def _diagnosis(
         package=one.package, version=version, file=one.file, line=0, function=entry.function, exact=False,
         conditions=entry.conditions, settings=tuple(_settings(one, trace, log, where)), releases=span, outside=outside,
     )  # fmt: skip
-    does = f"raises {trace.type}"
+    does = f"raises {trace.type}" if entry.kind != LOGGED else "logs this and ends the process"
     led = frame is not None and all(_nearness(one, frame)[:2])
     releases = " to ".join(dict.fromkeys(span))
     goal = _way_out(one)

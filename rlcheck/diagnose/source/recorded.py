@@ -23,6 +23,8 @@ from rlcheck.tables import DATA
 FOLDER = DATA / "raises"
 CUT = "..."
 """The hole at the end of a message that was too long to be kept."""
+LOGGED = "exit"
+"""The type of what is logged before the process ends."""
 _DIGITS = digits + ascii_lowercase
 _BETWEEN = "  "
 _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")

@@ -18,7 +18,7 @@ from packaging.version import Version
 _PYTHONS = ("3.12", "3.11", "3.10")
 _LEFT = re.compile(
     r"(?:^|/)(?:tests?|testing|third_party|thirdparty|_vendor|vendor|examples?|benchmarks?|docs?|docker|tools|scripts"
-    r"|cutlass|_?test_\w+|\w+_test)/|(?:^|/)(?:test_\w+|\w+_test|conftest|setup|versioneer|bench\w*|benchmark\w*)\.py$"
+    r"|cutlass|_?test_\w+|\w+_test)/|(?:^|/)(?:test_\w+|\w+_test|conftest|setup|versioneer|testing_utils|bench\w*|benchmark\w*)\.py$"
     r"|^ray/(?:thirdparty_files|_private/runtime_env/agent/thirdparty_files|rllib|tune/examples|serve/tests)/"
     r"|^torch/(?:include|onnx|ao|_inductor|jit|fx|package|distributions|_refs|_prims|_decomp|_numpy|export|_export|masked"
     r"|sparse|special|utils/(?:benchmark|tensorboard|hipify|bottleneck))/"
@@ -52,12 +52,12 @@ PLANS = {
     "verl": Plan("0.2", 14, 280),
     "trl": Plan("0.12.0", 16, 190),
     "openrlhf": Plan("0.5.0", 8, 40),
-    "ray": Plan("2.39.0", 7, 170),
-    "transformers": Plan("4.46.1", 12, 290),
-    "deepspeed": Plan("0.16.0", 7, 120, source=True),
+    "ray": Plan("2.39.0", 7, 150),
+    "transformers": Plan("4.46.1", 12, 330),
+    "deepspeed": Plan("0.16.0", 7, 110, source=True),
     "accelerate": Plan("1.1.0", 7, 90),
     "peft": Plan("0.13.2", 7, 80),
-    "torch": Plan("2.5.0", 7, 170, top="torch", aarch64=True),
+    "torch": Plan("2.5.0", 7, 160, top="torch", aarch64=True),
     "megatron-core": Plan("0.9.0", 7, 80, top="megatron"),
     "tensordict": Plan("0.6.0", 6, 30),
     "flash-attn": Plan("2.6.3", 5, 10, top="flash_attn", source=True),
@@ -143,7 +143,7 @@ def sources(package: str, version: str, plan: Plan, folder: Path) -> Path | None
         (archive,) = Path(place).iterdir()
         partial = kept.with_suffix(".part")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as out:
-            for name, data in _members(archive, top_of(package)):
+            for name, data in members(archive, top_of(package)):
                 out.writestr(name, data)
     partial.rename(kept)
     return kept
@@ -172,12 +172,14 @@ def _pip(*arguments: str) -> tuple[bool, str]:
     return done.returncode == 0, done.stdout
 
 
-def _members(archive: Path, top: str) -> Iterator[tuple[str, bytes]]:
+def members(archive: Path, top: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the Python files of a wheel or an sdist that are read, named from site-packages on."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             for info in wheel.infolist():
-                if info.file_size <= _LARGEST and wanted(info.filename, top):
-                    yield info.filename, wheel.read(info)
+                name = re.sub(r"^[^/]+\.data/(?:purelib|platlib)/", "", info.filename)
+                if info.file_size <= _LARGEST and wanted(name, top):
+                    yield name, wheel.read(info)
         return
     with tarfile.open(archive) as source:
         for member in source:

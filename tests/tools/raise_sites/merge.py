@@ -58,7 +58,8 @@ _OLDER = 5
 _RARE = re.compile(
     r"/(?:models?|cute|kernels?|ops|onnx|tpu|xpu|npu|hpu|musa|rocm|hardware_backend|ascend\w*|pipelines|quantizers?|_dynamo"
     r"|dashboard|autoscaler|_private/accelerators|tune|workflow|experimental|disaggregation|kv_transfer|kv_connector"
-    r"|snapshot|backends|multimodal|processors|mem_cache|llm/_internal|data/_internal|compression|inference)/"
+    r"|snapshot|backends|multimodal|processors|mem_cache|llm/_internal|data/_internal|compression|inference"
+    r"|datapipes|_higher_order_ops|commands)/|_meta_registrations|/prune\.py|_(?:tf|flax)_|/modular_|/tf_|/flax_"
 )
 _COMMON = re.compile(
     r"config|args|arg_utils|/engine|llm_engine|/executor|/worker|/trainer|/utils|parallel_state|/init|platforms"
@@ -94,11 +95,11 @@ def worth(one: Found, releases: int) -> int:
     told = f"{text} {' '.join(entry.conditions)}"
     score = sum(points for points, form in _HITS if form.search(told))
     score += max((_OF_SETTINGS[known.kind] for known in entry.settings), default=0)
-    score += 2 * bool(entry.conditions) + 3 * bool(is_specific(entry.template)) + min(entry.last - entry.first, 3)
+    score += 2 * bool(entry.conditions) + 3 * bool(is_specific(entry.template)) + min(entry.last - entry.first, 6)
     score += 2 * (entry.last == releases - 1) - 3 * (entry.last < releases // 3)
     score += 3 * bool(_COMMON.search(one.file)) - 5 * bool(_RARE.search(one.file))
     score -= 3 * (entry.kind in ("AssertionError", "NotImplementedError"))
-    return score - len(line_of(entry)) // 40
+    return score - len(line_of(entry)) // 25
 
 
 def _same(one: Found) -> tuple[str, str, str]:

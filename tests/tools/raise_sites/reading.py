@@ -10,7 +10,7 @@ import msgspec
 
 from rlcheck.diagnose.model import Setting
 from rlcheck.diagnose.source.guards import conditions, settings, way_out
-from rlcheck.diagnose.source.recorded import CUT, Entry, is_specific, written
+from rlcheck.diagnose.source.recorded import CUT, LOGGED, Entry, is_specific, written
 from rlcheck.diagnose.source.sites import Source, Spot, what_is_raised
 from rlcheck.diagnose.source.templates import Template, joined, match, templates
 
@@ -49,7 +49,7 @@ def _entries(source: Source, spot: Spot) -> Iterator[Entry]:
         kind, message = what_is_raised(source, spot)
     else:
         kind, message = "", _logged_before_exit(spot)
-        kind = "exit" if message is not None else ""
+        kind = LOGGED if message is not None else ""
     if message is None or (kind == "NotImplementedError" and not conditions(spot)):
         return  # says nothing, or is what a subclass has to bring
     forms = [joined(form) for form in templates(message, lambda name: source.resolve(spot, name))]
