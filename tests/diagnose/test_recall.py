@@ -32,6 +32,7 @@ RuntimeError	go	13!	b		this cannot be done here
 TypeError	pick	03	not kind	a:kind=1*	{}: {kind} is wrong
 ValueError	dump	03	not text		The text {{{text}}} of a dump has to be one of:  {...}
 exit	serve	03!	taken	a:port=0*	the port {port} is taken by another program
+RuntimeError	twin	03!~	n		none of these twins can be told from the other
 acme/v1/other.py
 RuntimeError	elsewhere	03!	c		this cannot be done here at all
 acme/worker.py
@@ -145,6 +146,13 @@ def test_of_several_sites_with_one_message_the_traceback_chooses(where: Environm
     # Two in one function: which of them, the message does not say.
     twice = site_of(asked(where, traceback(frame("go", "acme/engine.py"), "RuntimeError: this cannot be done here")))
     assert (twice.function, twice.conditions, twice.settings) == ("go", (), ())
+
+
+def test_a_message_that_others_say_as_well_needs_the_function(where: Environment) -> None:
+    raised = "RuntimeError: none of these twins can be told from the other"
+    assert site_of(asked(where, traceback(frame("twin", "acme/moved.py"), raised))).function == "twin"
+    assert unknown(asked(where, traceback(frame("other", "acme/engine.py"), raised)))
+    assert unknown(asked(where, raised + "\n"))
 
 
 def test_a_generic_message_needs_file_and_function(where: Environment) -> None:

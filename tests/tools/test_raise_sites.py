@@ -69,6 +69,14 @@ def test_the_same_site_is_one_over_the_releases(tmp_path: Path) -> None:
     assert spans == {("n > 3",): (0, 1), ("n > 4",): (2, 3)}
 
 
+def test_a_message_that_several_functions_share_is_marked(tmp_path: Path) -> None:
+    code = "def a(n):\n    if n:\n        raise ValueError(f'too many of the workers: {n}')\n"
+    both = code + code.replace("def a", "def b") + code.replace("def a", "def c").replace("workers", "engines")
+    found = merged([release(tmp_path, "1.0", {"acme/a.py": both})])
+    assert {one.entry.function: one.entry.shared for one in found} == {"a": True, "b": True, "c": False}
+    assert all(entry_of(line_of(one.entry)) == one.entry for one in found)
+
+
 def test_what_names_nothing_is_left_out() -> None:
     assert not entries(
         "def go():\n    raise ValueError('no')\n    raise ValueError\n    raise ValueError(1, 'long enough')\n"

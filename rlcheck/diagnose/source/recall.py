@@ -67,11 +67,11 @@ def _may_be(one: Found, frame: Frame | None) -> bool:
     """Whether the traceback, or without one the message alone, leads to this site."""
     specific = is_specific(one.entry.template, alone=frame is None)
     if frame is None:
-        return specific and bool(one.entry.kind)
+        return specific and bool(one.entry.kind) and not one.entry.shared
     same_file, same_function, _ = _nearness(one, frame)
     if not is_library(frame.file):
         return same_file and same_function
-    return (same_file and same_function) or (specific and (same_file or same_function))
+    return (same_file and same_function) or (specific and (same_function or (same_file and not one.entry.shared)))
 
 
 def _nearness(one: Found, frame: Frame | None) -> tuple[bool, bool, int]:

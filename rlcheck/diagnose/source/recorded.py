@@ -2,8 +2,9 @@
 
 A file for each directory of site-packages: first what was read and when, then for each of its files a line with the
 path and a line for each site: type, function, first and last release (numbers in base 36 into the releases of the head;
-`!` behind them: the innermost condition decides alone), conditions, settings, message. A setting is
-`kind:name=value*`: the value of a limit or the number of the hole that shows it, `*` if it decides.
+`!` behind them: the innermost condition decides alone; `~`: other functions of the package say the same), conditions,
+settings, message. A setting is `kind:name=value*`: the value of a limit or the number of the hole that shows it, `*` if
+it decides.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Entry(Struct, frozen=True):
     conditions: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()
     turns: bool = False
+    shared: bool = False
 
 
 class Record(Struct, frozen=True):
@@ -117,7 +119,7 @@ def is_specific(template: str, alone: bool = False) -> bool:
 
 def line_of(entry: Entry) -> str:
     """ENTRY as a line of the record."""
-    span = _DIGITS[entry.first] + _DIGITS[entry.last] + "!" * entry.turns
+    span = _DIGITS[entry.first] + _DIGITS[entry.last] + "!" * entry.turns + "~" * entry.shared
     told = _BETWEEN.join(map(_setting_text, entry.settings))
     return "\t".join((entry.kind, entry.function, span, _BETWEEN.join(entry.conditions), told, entry.template))
 
@@ -130,7 +132,8 @@ def entry_of(line: str) -> Entry:
         function=function,
         first=_DIGITS.index(span[0]),
         last=_DIGITS.index(span[1]),
-        turns=span.endswith("!"),
+        turns="!" in span,
+        shared="~" in span,
         conditions=tuple(guards.split(_BETWEEN)) if guards else (),
         settings=tuple(_setting_of(one) for one in told.split(_BETWEEN)) if told else (),
         template=template,

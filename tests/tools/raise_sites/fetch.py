@@ -18,7 +18,7 @@ from packaging.version import Version
 _PYTHONS = ("3.12", "3.11", "3.10")
 _LEFT = re.compile(
     r"(?:^|/)(?:tests?|testing|third_party|thirdparty|_vendor|vendor|examples?|benchmarks?|docs?|docker|tools|scripts"
-    r"|cutlass|_?test_\w+|\w+_test)/|(?:^|/)(?:test_\w+|\w+_test|conftest|setup|versioneer|testing_utils|bench\w*|benchmark\w*)\.py$"
+    r"|cutlass|_?test_\w+|\w+_test)/|(?:^|/)(?:test_\w+|\w+_test|conftest|setup|versioneer|testing_utils|_lazy_module|bench\w*|benchmark\w*)\.py$"
     r"|^ray/(?:thirdparty_files|_private/runtime_env/agent/thirdparty_files|rllib|tune/examples|serve/tests)/"
     r"|^torch/(?:include|onnx|ao|_inductor|jit|fx|package|distributions|_refs|_prims|_decomp|_numpy|export|_export|masked"
     r"|sparse|special|utils/(?:benchmark|tensorboard|hipify|bottleneck))/"

@@ -82,10 +82,15 @@ def merged(archives: Sequence[Path]) -> list[Found]:
                     known[key] = [one for one in sites(name, data) if not GENERIC.match(one.entry.template)]
                 for one in known[key]:
                     spans[one] = spans.get(one, (number, number))[0], number
+    functions: dict[tuple[str, str], set[str]] = {}
+    for one in spans:
+        functions.setdefault((one.entry.kind, one.entry.template), set()).add(_same(one)[1])
     return [
-        one._replace(entry=msgspec.structs.replace(one.entry, first=first, last=last))
+        one._replace(entry=msgspec.structs.replace(
+            one.entry, first=first, last=last, shared=len(functions[one.entry.kind, one.entry.template]) > 1,
+        ))
         for one, (first, last) in spans.items()
-    ]
+    ]  # fmt: skip
 
 
 def worth(one: Found, releases: int) -> int:
