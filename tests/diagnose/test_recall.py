@@ -209,6 +209,7 @@ def test_without_a_record_nothing_changes(where: Environment) -> None:
         ("transformers", '  "transformers_version": "4.40.0",', ""),
         ("trl", "my_trl==1.2.0", ""),
         ("ray", "ray 2 workers", ""),
+        ("torch", "the version that was used to compile PyTorch (12.1)", ""),
     ],
 )
 def test_the_version_that_a_log_says(package: str, line: str, version: str) -> None:

@@ -21,7 +21,7 @@ from rlcheck.playbook import Verify
 _LONGEST_VALUE = 80
 _VERSION = r"v?(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc)\d{1,4})?)(?!\w|\.\d)"
 _SAID = (
-    r"(?i)(?<![\w/.-]){name}[`'\"]?(?:(?: API server| engine)? version[ :=]{{1,3}}|==| ?\(| v(?=\d)| {{2,40}})"
+    r"(?i)(?<![\w/.-]){name}[`'\"]?(?:(?: API server| engine)? version[ :=]{{1,3}}|==| v(?=\d)| {{2,40}})"
     r"['\"]?{version}"
 )
 _ENGINE = re.compile(rf"Initializing an? (?:V[01] )?LLM engine \({_VERSION}")

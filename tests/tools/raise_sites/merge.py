@@ -22,7 +22,7 @@ GENERIC = re.compile(
     r"|.{0,40}object is not (?:callable|iterable)"
     r"|invalid literal for|could not convert string|not enough values to unpack|too many values to unpack"
     r"|dictionary changed size|maximum recursion depth|division by zero|out of memory|CUDA error|CUDA out of memory"
-    r"|No such file or directory|Permission denied|Connection refused|Caught \{)"
+    r"|No such file or directory|Permission denied|Connection refused|Caught \{|Failed to import \{)"
 )
 """What Python, CUDA and the system say: no library has it for itself."""
 _HITS = (
