@@ -83,10 +83,14 @@ class Setting(Struct, frozen=True, omit_defaults=False):
 
 
 class Site(Struct, frozen=True, omit_defaults=False):
-    """Where the source of an installed package raises an error.
+    """Where the source of a package raises an error.
 
     `file` is the path from site-packages on, `line` that of the statement here. `exact`: the log names the same line.
     `conditions` lead to it, the innermost last, as source text.
+
+    Where the package is not installed here, the record of releases says it: `releases` are the first and the last one
+    that it has seen to raise this, `version` is the log's, "" if that does not say it, and `outside` if it is older or
+    newer than these; `line` is 0 then.
     """
 
     package: str
@@ -97,6 +101,8 @@ class Site(Struct, frozen=True, omit_defaults=False):
     exact: bool
     conditions: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()
+    releases: tuple[str, ...] = ()
+    outside: bool = False
 
 
 class Diagnosis(Struct, frozen=True, omit_defaults=False):

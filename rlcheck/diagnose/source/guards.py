@@ -85,9 +85,12 @@ def shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
-def settings(source: Source, spot: Spot, values: Sequence[tuple[ast.expr, str]]) -> tuple[Setting, ...]:
-    """The settings in the innermost conditions of SPOT and in its message, with the VALUES that the message shows."""
-    finder = _Settings(source, spot)
+def settings(
+    source: Source, spot: Spot, values: Sequence[tuple[ast.expr, str]], documented: bool = True
+) -> tuple[Setting, ...]:
+    """The settings in the innermost conditions of SPOT and in its message, with the VALUES that the message shows, and
+    if DOCUMENTED with what docstrings say of them."""
+    finder = _Settings(source, spot, documented)
     shown = {ast.unparse(node): value for node, value in values if value and len(value) <= _LONGEST_VALUE}
     found: dict[str, Setting] = {}
     for number, node in enumerate((*_tests(spot), *(node for node, _ in values))):
@@ -115,8 +118,8 @@ def _tests(spot: Spot) -> Iterator[ast.expr]:
 class _Settings:
     """Reads expressions at one place of a file."""
 
-    def __init__(self, source: Source, spot: Spot) -> None:
-        self._source, self._spot = source, spot
+    def __init__(self, source: Source, spot: Spot, documented: bool) -> None:
+        self._source, self._spot, self._documented = source, spot, documented
         self._function, self._owner = spot.function, spot.owner
         self._arguments = set(arguments(self._function)) if self._function else set[str]()
 
@@ -179,6 +182,8 @@ class _Settings:
 
     def _about(self, name: str) -> str:
         """The first sentence that docstrings around say about an argument or a field."""
+        if not self._documented:
+            return ""
         body = self._owner.body if self._owner else []
         for one, after in pairwise(body):
             if isinstance(one, ast.AnnAssign) and getattr(one.target, "id", "") == name and isinstance(after, ast.Expr):

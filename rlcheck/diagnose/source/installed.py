@@ -15,6 +15,7 @@ import msgspec
 
 from rlcheck.diagnose.decoders.build import PACKAGES
 from rlcheck.facts.base import Struct
+from rlcheck.tables import DATA
 
 MAX_BYTES = 2 << 20
 _RECORD = 8 << 20
@@ -27,11 +28,13 @@ _DEEPEST = 24
 
 
 class Environment(Struct, frozen=True):
-    """Directories of an installed Python, and what a config of the run sets, by dotted key."""
+    """Directories of an installed Python, what a config of the run sets, by dotted key, and where the record of raise
+    sites is."""
 
     sites: tuple[str, ...]
     stdlib: str = ""
     config: Mapping[str, str] = {}
+    records: str = str(DATA / "raises")
 
 
 class Module(Struct, frozen=True):
@@ -91,8 +94,7 @@ def locate(file: str, where: Environment) -> Module | None:
 
 def elsewhere(file: str, where: Environment) -> Iterator[Module]:
     """The files of this name in other directories of the same package: between versions, files move."""
-    match = _PACKAGES.match(path := file.replace("\\", "/"))
-    tail = path[match.end() :] if match else ""
+    tail = in_packages(file)
     top, _, name = tail.partition("/")
     name = name.rpartition("/")[2]
     for site in where.sites if name else ():
@@ -118,9 +120,14 @@ def is_library(file: str) -> bool:
 
 def package_of(file: str) -> str:
     """The directory of site-packages that this path of a log is in, "" if none."""
+    return in_packages(file).split("/")[0].removesuffix(".py")
+
+
+def in_packages(file: str) -> str:
+    """This path of a log from site-packages on, "" if it is not in there."""
     path = file.replace("\\", "/")
     match = _PACKAGES.match(path)
-    return path[match.end() :].split("/")[0].removesuffix(".py") if match else ""
+    return path[match.end() :] if match else ""
 
 
 def _in_sites(tail: str, where: Environment) -> Module | None:

@@ -174,7 +174,7 @@ def choose(source: Source, frame: Frame, trace: Trace) -> Choice | None:
         named = named or (isinstance(spot.node, Function) and spot.node.name == frame.function)
         if not isinstance(spot.node, ast.Raise | ast.Assert):
             continue
-        kind, message = _raised(source, spot)
+        kind, message = what_is_raised(source, spot)
         if kind and kind != _ALIASES.get(trace.type, trace.type):
             continue
         here = spot.node.lineno <= frame.line <= (spot.node.end_lineno or 0)
@@ -197,7 +197,7 @@ def _is_it(same_line: bool, kind: str, message: ast.expr | None, fits: Match | N
     return fits is not None and (same_line or fits.strength >= _ENOUGH // 2)
 
 
-def _raised(source: Source, spot: Spot) -> tuple[str, ast.expr | None]:
+def what_is_raised(source: Source, spot: Spot) -> tuple[str, ast.expr | None]:
     """The type ("" if a variable) and the message of what is raised."""
     if isinstance(spot.node, ast.Assert):
         return "AssertionError", spot.node.msg

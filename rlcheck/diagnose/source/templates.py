@@ -114,7 +114,7 @@ def match(template: Template, lines: Sequence[str], *, whole: bool = True) -> Ma
     Without WHOLE, more may follow: some classes of exceptions add to what they are given.
     The time is linear in the message for each text: no pattern of a library is run on a foreign log.
     """
-    parts = _joined(template)
+    parts = joined(template)
     text = "\n".join(plain for line in lines if (plain := " ".join(line.split())))
     ends = {at for at, char in enumerate(text) if char == "\n"} | {len(text)}
     text = text.replace("\n", " ")
@@ -134,7 +134,7 @@ def match(template: Template, lines: Sequence[str], *, whole: bool = True) -> Ma
     return Match(strength, tuple(values))
 
 
-def _joined(template: Template) -> list[str | ast.expr]:
+def joined(template: Template) -> list[str | ast.expr]:
     """The parts with neighbouring texts in one and white space as a message has it; empty texts left out."""
     parts: list[str | ast.expr] = []
     for part in template:

@@ -44,15 +44,21 @@ class Trace(Struct, frozen=True):
 
 def trace_of(failure: Failure, log: Sequence[Message]) -> Trace | None:
     """The traceback that ends in FAILURE; None where the log holds none."""
+    trace = exception_of(failure, log) if failure.frame is not None else None
+    return trace if trace is not None and trace.frames else None
+
+
+def exception_of(failure: Failure, log: Sequence[Message]) -> Trace | None:
+    """The exception that FAILURE names, without frames where its traceback is not in the log; None if it names none."""
     raised = _RAISED.match(failure.message.text)
-    if failure.frame is None or raised is None:
+    if raised is None:
         return None
-    frames = _frames(failure, log)
+    frames = _frames(failure, log) if failure.frame is not None else ()
     text = (_ADDED.sub("", raised[3]), *_more(failure, log)) if raised[3] is not None else ()
     kind = raised[2] or raised[1]
     if kind.endswith("KeyError") and text:
         text = (_unquoted(text[0]), *text[1:])
-    return Trace(type=kind, text=text, frames=frames) if frames else None
+    return Trace(type=kind, text=text, frames=frames)
 
 
 def _unquoted(text: str) -> str:

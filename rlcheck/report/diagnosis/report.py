@@ -168,6 +168,9 @@ def source_words(found: Diagnosis) -> str:
     site = found.site
     if site is None:
         return "From a table of error codes"
+    if site.releases:
+        words = f"From the source of {site.package} {' to '.join(dict.fromkeys(site.releases))}, {site.file}"
+        return f"{words}; the log is of {site.version}, which is none of these" if site.outside else words
     words = f"From the source of {f'{site.package} {site.version}'.strip()}"
     if site.exact:
         return f"{words}, {site.file} line {site.line}"

@@ -1,0 +1,1 @@
+"""Record which errors the releases of the stack raise, and where: `rlcheck/data/raises`."""
