@@ -118,6 +118,8 @@ class RoleSpec(Struct, frozen=True):
     """The inference engine that serves a reward model, where one does."""
     own_gpus: int = 0
     """GPUs that belong to this role alone; 0: it shares those of training."""
+    beside: str = ""
+    """The role whose own GPUs this one shares."""
 
 
 class RolloutSpec(Struct, frozen=True):
@@ -210,6 +212,9 @@ class RunSpec(Struct, frozen=True):
     nodes: int = 1
     gpus_per_node: int = 1
     device: str = "cuda"
+    expandable_segments: bool = True
+    """torch's allocator lets segments grow in training ranks, as rltrain and most trainers tell it; by itself it does
+    not."""
     colocated: bool = True
     rollout_nodes: int = 0
     rollout_gpus_per_node: int = 0

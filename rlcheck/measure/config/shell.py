@@ -39,6 +39,12 @@ _ASSIGNED = re.compile(r"(?:export +|declare +(?:-\w+ +)*|local +|readonly +)*([
 # The text of a here-document.
 _HERE = re.compile(r"<<-?[ \t]*[\"']?(\w+)[\"']?[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.M | re.S)
 
+# A text that is read into a variable: `read -r -d '' NAME <<EOF`.
+_KEPT = re.compile(
+    r"^[ \t]*read (?:-\S+ +|'' +|\"\" +)*([A-Za-z_]\w*) *<<-?[ \t]*[\"']?(\w+)[\"']?[ \t]*\n(.*?)^[ \t]*\2[ \t]*$",
+    re.M | re.S,
+)
+
 # How a note ends of words that may be any options, which nothing is known of.
 _IS_LEFT_OUT = "is left out"
 
@@ -105,6 +111,7 @@ def launch_in(
         trainer.is_in(text) for trainer in trainers().values()
     ):
         return None
+    text = _with_kept(text)
     seen = _Seen({}, {}, set(), set(), text)
     notes: list[str] = []
     found: Launch | None = None
@@ -127,6 +134,17 @@ def launch_in(
     if found is not None:
         found.notes = tuple(dict.fromkeys(notes))
     return found
+
+
+def _with_kept(text: str) -> str:
+    """TEXT with what it reads from here-documents into variables in the places where these are words."""
+    for kept in _KEPT.finditer(text):
+        before, behind = text[: kept.start()], text[kept.end() :]
+        name, body = kept[1], kept[3].strip().replace("\\", r"\\")
+        filled = re.sub(rf"(?<![\"'\\\w])\$(?:{name}\b|\{{{name}\}})(?![\"'])", body, behind)
+        if filled != behind:
+            return before + _with_kept(filled)
+    return text
 
 
 def _statements(text: str, seen: _Seen, sourced: Sourced) -> Iterator[tuple[list[Word], bool]]:

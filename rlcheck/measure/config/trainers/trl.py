@@ -265,7 +265,7 @@ def _engine(config: Config, vllm: bool) -> dict[str, Any]:
         "rollout.in_process": here or not vllm,
         # A server of its own: what it is given, its own command line says.
         "rollout.enforce_eager": UNKNOWN if vllm and not here else False,
-        "rollout.max_seqs": UNKNOWN if not here or steps is None else device * tensor * steps,
+        "rollout.max_seqs": UNKNOWN if (vllm and not here) or steps is None else device * tensor * steps,
         "rollout.max_batched_tokens": 4096 if here else UNKNOWN,
         "rollout.sync_bucket_bytes": 0,
         # vLLM's "auto": 16 bits, whatever the files hold.
