@@ -98,6 +98,13 @@ class RoleSpec(Struct, frozen=True):
     epochs: int = 1
     chunked_logits: bool = False
     chunk_tokens: int = 1024
+    loss_bytes: float = 12.0
+    """Of a logit besides itself, where distributions exist whole: what the loss makes of it. The default is log-softmax
+    in float32, its gradient, and that of the logits."""
+    read_bytes: float = 12.0
+    """The same of passes without gradient."""
+    unshards_to_read: bool = False
+    """FSDP gathers all parameters for passes without gradient, not a layer at a time."""
     entropy_checkpointing: bool = False
     torch_compile: bool = False
     clip_ratio: float = 0.2

@@ -265,6 +265,8 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
             config, "reward"),
         "reward_model.beside": "critic" if not together and scored else "",
     }  # fmt: skip
+    for name, value in _distribution(config).items():
+        found |= {f"actor.{name}": value, f"ref.{name}": value}
     for role in ("actor", "ref", "critic", "reward_model"):
         found |= {f"{role}.sharding.{name}": value for name, value in sharding.items()}
         found |= {f"{role}.chunked_logits": False, f"{role}.model.fused_kernels": False}
@@ -278,6 +280,18 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
         # DeepSpeed clips nothing at 0.
         found[f"{role}.optim.grad_clip"] = pick.number(f"{role}.max_norm", 1.0) or None
     return found
+
+
+def _distribution(config: Config) -> dict[str, float]:
+    """Bytes that a logit's distribution takes besides its 16 bits (openrlhf/models/utils.py, and the actor's casts).
+
+    Since 0.6.1 the actor casts logits to float32, which flash-attn's kernel reads; its gradient is of their size, and
+    goes back into 16 bits. Before 0.7 rows were read one by one; before 0.6.1 a log-softmax was made of all.
+    """
+    version = _number(config.version)
+    read, made = (4.0, 8.0) if version >= (0, 7) else (4.0, 12.0) if version >= (0, 6, 1) else (6.0, 12.0)
+    # An entropy's probabilities, their product with the logits, and what goes back through both.
+    return {"read_bytes": read, "loss_bytes": made + (8.0 if config.pick.number("actor.entropy_coef") else 0.0)}
 
 
 def _range(pair: Any) -> tuple[Any, Any]:
