@@ -250,6 +250,8 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
         "critic.micro_batch_size": pick.whole("train.micro_batch_size", 1),
         "actor.dynamic_batch": dynamic,
         "actor.infer_dynamic_batch": dynamic,
+        "actor.infer_max_tokens": pick.whole("rollout.max_tokens_per_gpu") or pick.whole(
+            "train.max_tokens_per_gpu", 16192),
         "ref.infer_dynamic_batch": dynamic,
         "ref.infer_micro_batch_size": pick.whole("rollout.micro_batch_size", 1),
         "critic.dynamic_batch": dynamic,

@@ -207,8 +207,11 @@ def _actor(config: Config) -> dict[str, Any]:
 
 def _rollout(config: Config) -> dict[str, Any]:
     pick, given = config.pick, config.given
-    caching = pick.raw("inference.vllm.enable_prefix_caching")
+    caching, length = pick.raw("inference.vllm.enable_prefix_caching"), _shared(config, "seq_len")
     return {
+        # What is longer is cut to seq_len before it is trained on (orchestrator/packing.py).
+        "rollout.max_model_len": pick.whole("inference.vllm.max_model_len") or (
+            length if isinstance(length, int) else UNKNOWN),
         "rollout.name": "vllm",
         "rollout.mode": "async",
         "rollout.top_p": 1.0,
