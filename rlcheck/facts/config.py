@@ -103,6 +103,8 @@ class RoleSpec(Struct, frozen=True):
     in float32, its gradient, and that of the logits."""
     read_bytes: float = 12.0
     """The same of passes without gradient."""
+    block_elements: int = 0
+    """Logits that a fused head makes at a time; 0: as many as rltrain's."""
     unshards_to_read: bool = False
     """FSDP gathers all parameters for passes without gradient, not a layer at a time."""
     entropy_checkpointing: bool = False

@@ -288,7 +288,7 @@ def distribution_of(
     the logits at all.
     """
     if not is_verl and role.model.fused_kernels and not caps_logits:
-        return Distribution(tokens.logits, 0, UNFUSED, RLTRAIN_BLOCK_ELEMENTS)
+        return Distribution(tokens.logits, 0, UNFUSED, role.block_elements or RLTRAIN_BLOCK_ELEMENTS)
     if not is_verl:
         made = role.read_bytes if inference else role.loss_bytes
         return Distribution(tokens.logits, *((role.chunk_tokens, UNFUSED) if role.chunked_logits else (0, made)))
