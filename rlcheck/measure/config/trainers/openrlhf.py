@@ -244,6 +244,7 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
     mini = train // n if n > 0 and train % n == 0 else UNKNOWN
     low, high = _range(pick.raw("actor.eps_clip_low_high"))
     sharding, dynamic = _sharding(config), pick.flag("train.dynamic_batch_enable")
+    scored = pick.flag("train.colocate_critic_reward")
     found: dict[str, Any] = {
         "actor.mini_batch_size": mini,
         "critic.mini_batch_size": mini,
@@ -263,8 +264,7 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
         "ref.shares_actor": False,
         "ref.own_gpus": 0 if together or pick.flag("train.colocate_actor_ref") else _gpus(config, "ref"),
         "critic.own_gpus": 0 if together else _gpus(config, "critic"),
-        "reward_model.own_gpus": 0 if together or (scored := pick.flag("train.colocate_critic_reward")) else _gpus(
-            config, "reward"),
+        "reward_model.own_gpus": 0 if together or scored else _gpus(config, "reward"),
         "reward_model.beside": "critic" if not together and scored else "",
     }  # fmt: skip
     for name, value in _distribution(config).items():
