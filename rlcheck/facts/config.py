@@ -98,6 +98,15 @@ class RoleSpec(Struct, frozen=True):
     epochs: int = 1
     chunked_logits: bool = False
     chunk_tokens: int = 1024
+    loss_bytes: float = 12.0
+    """Of a logit besides itself, where distributions exist whole: what the loss makes of it. The default is log-softmax
+    in float32, its gradient, and that of the logits."""
+    read_bytes: float = 12.0
+    """The same of passes without gradient."""
+    block_elements: int = 0
+    """Logits that a fused head makes at a time; 0: as many as rltrain's."""
+    unshards_to_read: bool = False
+    """FSDP gathers all parameters for passes without gradient, not a layer at a time."""
     entropy_checkpointing: bool = False
     torch_compile: bool = False
     clip_ratio: float = 0.2
@@ -118,6 +127,8 @@ class RoleSpec(Struct, frozen=True):
     """The inference engine that serves a reward model, where one does."""
     own_gpus: int = 0
     """GPUs that belong to this role alone; 0: it shares those of training."""
+    beside: str = ""
+    """The role whose own GPUs this one shares."""
 
 
 class RolloutSpec(Struct, frozen=True):
@@ -210,6 +221,9 @@ class RunSpec(Struct, frozen=True):
     nodes: int = 1
     gpus_per_node: int = 1
     device: str = "cuda"
+    expandable_segments: bool = True
+    """torch's allocator lets segments grow in training ranks, as rltrain and most trainers tell it; by itself it does
+    not."""
     colocated: bool = True
     rollout_nodes: int = 0
     rollout_gpus_per_node: int = 0

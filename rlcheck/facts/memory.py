@@ -20,7 +20,7 @@ class Phase(Struct, frozen=True):
     """One phase of the run on the fullest GPU (or host) of its pool.
 
     `name`: load, rollout, weight sync, log-probs, ref log-probs, values, reward, actor update, actor step,
-    critic update, critic step, checkpoint, export. `pool`: train, rollout (GPUs of its own), host.
+    critic update, critic step, checkpoint, export. `pool`: train, host; rollout and roles that have GPUs of their own.
     """
 
     name: str

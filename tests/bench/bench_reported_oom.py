@@ -4,9 +4,11 @@
 
 The runs are in tests/bench/reported_oom: each one's file in its trainer's own form, which sets what the report says,
 and `runs.json` with its address, GPUs, and where it broke; `answers`: to what the doctor asks for, from the report;
-`release`: defaults of the trainer's release of that day, in today's words, from the source that it names. Sizes of
-models are those known by name: nothing is downloaded, no GPU is asked. Prints a line for each: the fullest phase, its
-parts, what the GPU has, the answer. A run that the doctor predicts nothing of counts as missed, with what it says.
+`release`: defaults of the trainer's release of that day, in today's words, from the source that it names; `read_as`:
+that release, where its keys are known. Those of the `second` set were gathered on 2026-11-28 before anything was asked
+of them; `first`: what the doctor then said. Sizes of models are those known by name: nothing is downloaded, no GPU is
+asked. Prints a line for each: the fullest phase, its parts, what the GPU has, the answer; and the first score. A run
+that the doctor predicts nothing of counts as missed, with what it says.
 Exits with 1 if fewer than the bar do not fit.
 """
 
@@ -44,7 +46,7 @@ def command(run: dict[str, Any]) -> list[str]:
     """What a user would ask of RUN."""
     hardware = run["hardware"]
     memory = "--gpu-mem" if hardware["gpu"].endswith("iB") else "--gpu"
-    asked = [str(RUNS / run["file"]), memory, hardware["gpu"], "--framework", run["trainer"]]
+    asked = [str(RUNS / run["file"]), memory, hardware["gpu"], "--framework", run.get("read_as", run["trainer"])]
     shape = ["--model-shape", run["model"], "--format", "json"]
     said = [*run.get("answers", []), *run.get("release", [])]
     return [sys.executable, "-m", "rlcheck", "memory-profile", *asked, *shape, *said]
@@ -103,6 +105,8 @@ def main() -> int:
         unsaid += [f"{run['name']}: {said}"] if said else []
     for line in unsaid:
         print(line)
+    blind = [run["first"] for run in asked if "first" in run]
+    print(f"of {len(blind)} of the second set, {blind.count(ANSWERS[False])} did not fit when first asked")
     print(f"{right} of {len(asked)} do not fit: {right / len(asked):.0%}, bar {BAR:.0%}")
     return 0 if right >= BAR * len(asked) else 1
 

@@ -250,10 +250,10 @@ def key_of(facts: ConfigFacts, field: str) -> str:
 
 
 def _others(trainer: Trainer, facts: ConfigFacts, field: str) -> str:
-    """The key of another trainer; the one of an earlier generation of keys where the config has that."""
+    """The key of another trainer; the one of an earlier generation of keys where the config has that, if any."""
     key = trainer.fields.get(field) or trainer.named.get(field, "")
     old = next((old for old, new in trainer.moved.items() if new == key and old in facts.values), "")
-    return old or key
+    return old or (key if key not in trainer.moved.values() or key in facts.values else "")
 
 
 def can_set(facts: ConfigFacts, field: str) -> bool:

@@ -23,7 +23,10 @@ _TRIED: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Values to try a key at that has none, by its type."""
 _DTYPES = ("model_dtype", "dtype", "reduce_dtype")
-_USUAL = ("engine", "shares_actor", "own_gpus", "zero_stage", "bucket_elements", "in_process")
+_USUAL = (
+    "engine", "shares_actor", "own_gpus", "beside", "zero_stage", "bucket_elements", "in_process",
+    "expandable_segments", "loss_bytes", "read_bytes", "unshards_to_read", "block_elements",
+)  # fmt: skip
 """Fields that are as usual where the trainer's module does not say otherwise."""
 
 

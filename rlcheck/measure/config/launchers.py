@@ -6,6 +6,8 @@ Keys of accelerate 1.15.0 (`accelerate.commands.launch`, `accelerate.utils.datac
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -40,11 +42,26 @@ def _told(config: Config) -> dict[str, Any]:
 def world(config: Config) -> tuple[int | None, int | None]:
     """Nodes and processes on each, as the launcher is told; None where it is not said."""
     told = _told(config)
-    nodes, total = _int(told.get("num_machines") or told.get("nnodes")), _int(told.get("num_processes"))
-    each = _int(told.get("nproc_per_node"))
+    nodes = _int(told.get("num_machines") or told.get("nnodes") or told.get("num_nodes"))
+    total, each = _int(told.get("num_processes")), _int(told.get("nproc_per_node") or told.get("num_gpus"))
     if each is None and total is not None:
         each = total // max(1, nodes or 1)
+    each = each or _num_named(config.before)
     return (nodes or 1, each) if each else (nodes, None)
+
+
+def _num_named(words: Sequence[str]) -> int | None:
+    """The GPUs that the launcher's words name one by one, which it takes all of: of one node alone."""
+    for name, value in (word.split("=", 1) for word in words if "=" in word):
+        if name in ("CUDA_VISIBLE_DEVICES", "--include"):
+            return _num_listed(value)
+    return next((_num_listed(value) for name, value in pairwise(words) if name in ("--include", "-i")), None)
+
+
+def _num_listed(text: str) -> int | None:
+    """GPUs in `0,1` or DeepSpeed's `localhost:0,1`; None where it is something else."""
+    listed = text.rpartition(":")[2].strip("\"'")
+    return len(listed.split(",")) if re.fullmatch(r"\d+(?:,\d+)*", listed) and "@" not in text else None
 
 
 def _int(value: Any) -> int | None:

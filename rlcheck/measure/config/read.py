@@ -24,7 +24,7 @@ from rlcheck.measure.config.overlaid import inherited
 from rlcheck.measure.config.reward_file import reward_names
 from rlcheck.measure.config.rltrain import read_rltrain, recipe_file, recipe_names, rltrain_spec
 from rlcheck.measure.config.script_places import Script, placed
-from rlcheck.measure.config.shell import Launch, launch_in, leaves_words_out
+from rlcheck.measure.config.shell import Launch, grows_segments, launch_in, leaves_words_out
 from rlcheck.measure.config.source_text import text_of, text_of_input
 from rlcheck.measure.config.spec_file import is_spec, read_spec
 from rlcheck.measure.config.trainer import Trainer
@@ -118,13 +118,17 @@ def _other(
         or (kind_of(trainer, document) if document is not None else programs.kind_of(trainer, given.calls))
     )
     what = Given(given.name, kind, words, overrides, given.before, document, given.calls,
-                 is_guessed=bool(given.program), environ=environment() if look else None)  # fmt: skip
+                 is_guessed=bool(given.program) or given.is_adopted,
+                 environ=environment() if look else None)  # fmt: skip
     if trainer.launcher_options:
         launched = [*given.before, *words]
         what.launch_file, notes = programs.launcher_file(launched, trainer.launcher_options, given.directory)
         given.notes = (*given.notes, *notes)
     found = read_trainer(trainer, what, version=version)
-    return _facts(found.config, found.spec, given, look, model_shape, found)
+    spec, told = found.spec, None if given.script is None else grows_segments(given.script.text)
+    if told is not None:
+        spec = msgspec.structs.replace(spec, expandable_segments=told)
+    return _facts(found.config, spec, given, look, model_shape, found)
 
 
 def _extends(given: _Given, version: str) -> str:
@@ -151,6 +155,7 @@ class _Given(msgspec.Struct):
     program: str = ""
     calls: Calls | None = None
     is_command: bool = False
+    is_adopted: bool = False
 
 
 def _launch(source: str, words: list[str]) -> _Given:
@@ -228,7 +233,7 @@ def _started(name: str, launch: Launch, words: list[str], directory: Path) -> _G
     given.recipe = launch.recipe
     if trainer_of(launch.framework) is not None:
         given.kind, given.before, given.directory, given.is_command = launch.kind, launch.before, directory, True
-        given.program = launch.program
+        given.program, given.is_adopted = launch.program, launch.is_adopted
         if launch.program:
             file = programs.found(launch.program, directory)
             assert file is not None
@@ -274,7 +279,7 @@ def _spec(given: _Given, look: bool, model_shape: Path | str) -> ConfigFacts:
 def _is_open(given: _Given) -> bool:
     """Whether there are keys that nothing is known of: a program's own, or what only the shell knows."""
     is_spread = given.calls is not None and given.calls.is_spread
-    return bool(given.program) or is_spread or leaves_words_out(given.notes)
+    return bool(given.program) or given.is_adopted or is_spread or leaves_words_out(given.notes)
 
 
 def _facts(

@@ -39,6 +39,14 @@ _ASSIGNED = re.compile(r"(?:export +|declare +(?:-\w+ +)*|local +|readonly +)*([
 # The text of a here-document.
 _HERE = re.compile(r"<<-?[ \t]*[\"']?(\w+)[\"']?[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.M | re.S)
 
+# A text that is read into a variable: `read -r -d '' NAME <<EOF`.
+_KEPT = re.compile(
+    r"^[ \t]*read (?:-\S+ +|'' +|\"\" +)*([A-Za-z_]\w*) *<<-?[ \t]*[\"']?(\w+)[\"']?[ \t]*\n(.*?)^[ \t]*\2[ \t]*$",
+    re.M | re.S,
+)
+
+_SEGMENTS = re.compile(r"^[^#\n]*PYTORCH_(?:CUDA_)?ALLOC_CONF\b[^#\n]*\bexpandable_segments:(true|false)", re.M | re.I)
+
 # How a note ends of words that may be any options, which nothing is known of.
 _IS_LEFT_OUT = "is left out"
 
@@ -59,6 +67,8 @@ class Launch:
     """Words before the command of another trainer: its launcher's."""
     program: str = ""
     """The Python file that was started, where it holds the settings of another trainer."""
+    is_adopted: bool = False
+    """A program that is not here, known by its options: it may have options of its own."""
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -105,6 +115,7 @@ def launch_in(
         trainer.is_in(text) for trainer in trainers().values()
     ):
         return None
+    text = _with_kept(text)
     seen = _Seen({}, {}, set(), set(), text)
     notes: list[str] = []
     found: Launch | None = None
@@ -127,6 +138,17 @@ def launch_in(
     if found is not None:
         found.notes = tuple(dict.fromkeys(notes))
     return found
+
+
+def _with_kept(text: str) -> str:
+    """TEXT with what it reads from here-documents into variables in the places where these are words."""
+    for kept in _KEPT.finditer(text):
+        before, behind = text[: kept.start()], text[kept.end() :]
+        name, body = kept[1], kept[3].strip().replace("\\", r"\\")
+        filled = re.sub(rf"(?<![\"'\\\w])\$(?:{name}\b|\{{{name}\}})(?![\"'])", body, behind)
+        if filled != behind:
+            return before + _with_kept(filled)
+    return text
 
 
 def _statements(text: str, seen: _Seen, sourced: Sourced) -> Iterator[tuple[list[Word], bool]]:
@@ -173,6 +195,20 @@ def _foreign(words: list[Word], seen: _Seen, notes: list[str], programs: Program
         if known is not None:
             return Launch(known[0], kind=known[1], program=text, before=tuple(_expanded(words[:number], seen, [])),
                           words=_expanded(words[number + 1 :], seen, notes))  # fmt: skip
+    return _adopted(words, texts, seen, notes)
+
+
+def _adopted(words: list[Word], texts: list[str], seen: _Seen, notes: list[str]) -> Launch | None:
+    """A Python file that nothing is known of, with the options of a trainer."""
+    at = next((number for number, text in enumerate(texts) if text.endswith(".py")), None)
+    if at is None:
+        return None
+    passed = _expanded(words[at + 1 :], seen, [])
+    for trainer in trainers().values():
+        if trainer.adopts(passed):
+            notes.append(f"{texts[at]} is not here: by its options, it is read as a program of {trainer.title}")
+            return Launch(trainer.name, kind=trainer.kind, before=tuple(_expanded(words[:at], seen, [])),
+                          words=_expanded(words[at + 1 :], seen, notes), is_adopted=True)  # fmt: skip
     return None
 
 
@@ -231,6 +267,12 @@ def _command(words: list[Word], start: int, seen: _Seen, notes: list[str]) -> La
         strange = [word for word in stray if word.strip('$@"')]
         notes += [f"{word!r} on the command line is no override and {_IS_LEFT_OUT}" for word in strange]
     return launch
+
+
+def grows_segments(text: str) -> bool | None:
+    """What a script tells torch's allocator of segments that grow; None where it says nothing."""
+    told = _SEGMENTS.findall(text)
+    return None if not told else told[-1].lower() == "true"
 
 
 def leaves_words_out(notes: Sequence[str]) -> bool:

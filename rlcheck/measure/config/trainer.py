@@ -124,6 +124,8 @@ class Trainer(msgspec.Struct, frozen=True):
     """Sections of its files that are no keys, such as the variables of `env`."""
     owns: Callable[[Sequence[str]], bool] = lambda words: True
     """Of a program whose name says little (train.py): whether these words, as the shell passes them, are its."""
+    adopts: Callable[[Sequence[str]], bool] = lambda words: False
+    """Of a Python file that is not here: whether the words behind it are this trainer's options."""
     turned: Callable[[str, Sequence[str]], str] = lambda kind, words: kind
     """The kind of the command, as an option among the same words turns it."""
     abbreviates: bool = True

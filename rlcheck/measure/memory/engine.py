@@ -92,11 +92,12 @@ def engine_memory(run: RunSpec, shape: Shape, gpu_bytes: int) -> EngineMemory:
 
 
 def _actor_itself(run: RunSpec, shape: Shape, per_token: float) -> EngineMemory:
-    """The actor generates: whole where its parameters are spread, with a cache for all samples of its GPU at once."""
+    """The actor generates: whole where its parameters are spread, with a cache for the samples it makes at once."""
     shards, data = run.actor.sharding, run.data
     spread = shards.strategy in ("fsdp", "fsdp2") or shards.zero_stage == 3
     element = BYTES.get(shards.dtype, 2)
     rows = max(data.train_batch_size * run.rollout.n // max(run.nodes * run.gpus_per_node, 1), 1)
+    rows = min(rows, max(run.rollout.max_seqs, 1))
     cache = int(per_token * rows * (data.max_prompt_length + data.max_response_length))
     weights = shape.parameters * element if spread else 0
     sampler = _SAMPLER_BYTES * rows * shape.vocab

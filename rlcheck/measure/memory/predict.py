@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from rlcheck.facts.config import ConfigFacts, RoleSpec, RunSpec
 from rlcheck.facts.memory import MemoryProfile, Owner, Phase
@@ -44,10 +47,18 @@ class Plan:
     policy: Shape
     notes: list[str] = field(default_factory=list[str])
 
+    own: Mapping[str, tuple[RoleMemory, ...]] = field(default_factory=dict[str, tuple[RoleMemory, ...]])
+    """Roles on GPUs of their own, by whose these are."""
+
     @property
     def num_gpus(self) -> int:
         """Training GPUs."""
         return self.run.nodes * self.run.gpus_per_node
+
+    @property
+    def everybody(self) -> tuple[RoleMemory, ...]:
+        """Roles wherever they are."""
+        return (*self.roles, *(role for roles in self.own.values() for role in roles))
 
 
 def predict(run: ConfigFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
@@ -62,8 +73,8 @@ def predict(run: ConfigFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
         UnknownModelError: the actor's sizes are not known.
     """
     plan = plan_of(run, gpu)
-    phases = [*_train_phases(plan), *_rollout_phases(plan)]
-    shapes = {role.shape for role in plan.roles}
+    phases = [*_train_phases(plan), *_own_phases(plan), *_rollout_phases(plan)]
+    shapes = {role.shape for role in plan.everybody}
     return MemoryProfile(
         gpu=gpu.name,
         gpu_bytes=gpu.total_bytes,
@@ -71,7 +82,7 @@ def predict(run: ConfigFacts, gpu: Gpu, host_bytes: int) -> MemoryProfile:
         host_bytes=host_bytes,
         num_nodes=plan.run.nodes,
         gpus_per_node=plan.run.gpus_per_node,
-        parameters={role.name: role.parameters for role in plan.roles},
+        parameters={role.name: role.parameters for role in plan.everybody},
         exact=all(shape.exact for shape in shapes),
         architecture=plan.policy.kind,
         not_measured=who(run) if is_other(run) else "",
@@ -91,20 +102,28 @@ def plan_of(run: ConfigFacts, gpu: Gpu) -> Plan:
     policy = _shape(run, spec.actor)
     specs = [role for role in (spec.actor, spec.ref, spec.critic, spec.reward_model) if role is not None]
     roles: list[RoleMemory] = []
+    own: dict[str, list[RoleMemory]] = {}
+    pools = {role.name: role.own_gpus for role in specs if role.own_gpus}
     for role in specs:
         # LoRA's reference is its own base model, with the adapters switched off.
         if role.name == "ref" and (role.shares_actor or (spec.actor.model.lora_rank and run.framework == "verl")):
             notes.append("the reference is the actor without its adapters: it needs no weights of its own")
             continue
-        if role.own_gpus:
-            notes.append(f"the {role.name} has {role.own_gpus} GPUs of its own: its memory is not predicted")
+        if role.engine is not None and role.own_gpus:
+            notes.append(f"the {role.name} is served on {role.own_gpus} GPUs of its own: its memory is not predicted")
             continue
         try:
             shape = _shape(run, role)
         except UnknownModelError as error:
             notes.append(f"{error}: counted as the actor's")
             shape = policy
-        roles.append(role_memory(role, shape, spec.nodes * spec.gpus_per_node))
+        pool = role.beside or role.name
+        if pool in pools:
+            own.setdefault(pool, []).append(role_memory(role, shape, pools[pool]))
+        else:
+            roles.append(role_memory(role, shape, spec.nodes * spec.gpus_per_node))
+    if own:
+        notes.append(f"on GPUs of their own: {', '.join(own)}; what they keep on the host is not counted")
     actor = run.models["actor"].value
     if actor is not None and actor.lacking is not None:
         notes.append(f"the sizes of {actor.path} are those of {actor.source}; --model-shape gives others")
@@ -122,6 +141,7 @@ def plan_of(run: ConfigFacts, gpu: Gpu) -> Plan:
         engine_memory(spec, policy, gpu.total_bytes - CONSTANTS.driver_bytes),
         policy,
         notes,
+        {name: tuple(members) for name, members in own.items()},
     )
 
 
@@ -162,6 +182,18 @@ def _train_phases(plan: Plan) -> list[Phase]:
     return found
 
 
+def _own_phases(plan: Plan) -> list[Phase]:
+    """The work of roles on GPUs of their own, each beside those that share these."""
+    found: list[Phase] = []
+    for pool, roles in plan.own.items():
+        alone = replace(plan, roles=roles)
+        base = _base(alone)[:1]
+        for role in roles:
+            made = [_read(alone, role, base), *(_updates(alone, role, base) if role.spec.trained else [])]
+            found += [msgspec.structs.replace(phase, pool=pool) for phase in made]
+    return found
+
+
 def _idle(plan: Plan, working: RoleMemory | None) -> list[Owner]:
     return [owner for role in plan.roles if role is not working for owner in role.idle()]
 
@@ -195,9 +227,10 @@ def _of(role: RoleMemory, owners: list[Owner]) -> list[Owner]:
 def _slack(plan: Plan, owners: list[Owner], growing: int) -> Owner:
     """What the allocator holds for nobody: GROWING where segments grow, as in rltrain.
 
-    Segments of fixed size (verl's) are left in pieces, a share of all, that no other tensor can use.
+    Segments of fixed size (torch's own way, and verl's) are left in pieces, a share of all, that no other tensor can
+    use.
     """
-    if plan.framework == "verl":
+    if plan.framework == "verl" or not plan.run.expandable_segments:
         held = sum(owner.num_bytes for owner in owners)
         return Owner(kind="fragments", num_bytes=int(CONSTANTS.fixed_segments_slack * held))
     return Owner(kind="slack", num_bytes=growing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlcheck.facts.config import RoleSpec, RunSpec
+from rlcheck.facts.config import RoleSpec, RunSpec, Sharding
 from rlcheck.facts.memory import Owner
 from rlcheck.measure.memory.shapes import Shape
 from rlcheck.measure.memory.transient import BYTES, UNFUSED, Pass
@@ -243,6 +243,11 @@ class Tokens:
     logits: int
 
 
+def spread_of(shards: Sharding) -> int:
+    """GPUs over which DTensor, beside FSDP, divides layers and the vocabulary; activations count as if it did not."""
+    return max(shards.tensor_parallel, 1) if shards.strategy in _FSDP else 1
+
+
 def tokens_of(run: RunSpec, role: RoleSpec, inference: bool, all_logits: bool) -> Tokens:
     """The largest micro batch of ROLE. ALL_LOGITS: the framework computes prompts' distributions as well."""
     data = run.data
@@ -258,7 +263,8 @@ def tokens_of(run: RunSpec, role: RoleSpec, inference: bool, all_logits: bool) -
         # Its sequence parallelism spreads activations over the tensor parallel GPUs, as the vocabulary is.
         total = max(total // max(role.sharding.tensor_parallel, 1), 1)
     share = data.max_response_length / longest
-    return Tokens(total, total if all_logits else max(int(total * share), 1))
+    logits = total if all_logits else max(int(total * share), 1)
+    return Tokens(total, max(logits // spread_of(role.sharding), 1))
 
 
 @dataclass(frozen=True)
@@ -282,9 +288,10 @@ def distribution_of(
     the logits at all.
     """
     if not is_verl and role.model.fused_kernels and not caps_logits:
-        return Distribution(tokens.logits, 0, UNFUSED, RLTRAIN_BLOCK_ELEMENTS)
+        return Distribution(tokens.logits, 0, UNFUSED, role.block_elements or RLTRAIN_BLOCK_ELEMENTS)
     if not is_verl:
-        return Distribution(tokens.logits, role.chunk_tokens if role.chunked_logits else 0, UNFUSED)
+        made = role.read_bytes if inference else role.loss_bytes
+        return Distribution(tokens.logits, *((role.chunk_tokens, UNFUSED) if role.chunked_logits else (0, made)))
     if role.model.fused_kernels or role.model.liger:
         return Distribution(min(tokens.logits, _FUSED_TOKENS), 0, UNFUSED)
     has_entropy = (inference and role.name == "actor") or role.calculate_entropy or role.entropy_coeff != 0
@@ -319,6 +326,8 @@ def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, framework: str) -
         adapters=adapter_parameters(spec, memory.shape),
         keeps_layers=shards.strategy in _FSDP and not shards.reshard_after_forward,
         gathers=shards.strategy not in (*MEGATRON, "deepspeed", "ddp"),
+        unshards=inference and spec.unshards_to_read,
+        spread=spread_of(shards),
         live_parameters=min(memory.parameters, _LIVE_PARAMETERS) if is_live else 0,
         cast_parameters=memory.parameters if casts else 0,
     )

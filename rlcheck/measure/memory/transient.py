@@ -43,6 +43,10 @@ class Pass:
     """Parameters of LoRA in all layers; 0: everything learns."""
     keeps_layers: bool = False
     """FSDP does not free gathered layers after the forward pass (`reshard_after_forward: false`)."""
+    unshards: bool = False
+    """FSDP gathers all layers before the pass."""
+    spread: int = 1
+    """GPUs over which each parameter is divided when it is gathered."""
     gathers: bool = True
     """Parameters are gathered for their use (FSDP); Megatron's stay where they are."""
     live_parameters: int = 0
@@ -58,7 +62,7 @@ class Pass:
     def root_bytes(self) -> int:
         """FSDP's last group, gathered: embeddings, final norm, head."""
         elements = self.shape.root_parameters if self.has_head else self.shape.backbone_root
-        return elements * self.computed if self.gathers else 0
+        return elements * self.computed // self.spread if self.gathers else 0
 
     @property
     def cast_bytes(self) -> int:
@@ -71,7 +75,8 @@ class Pass:
         if not self.gathers:
             return self.live_parameters * self.computed
         layer = max(self.shape.layer_parameters, self.shape.dense_layer_parameters) * self.computed
-        return layer * (self.shape.layers if self.keeps_layers else min(2, self.shape.layers))
+        whole = self.keeps_layers or self.unshards
+        return layer * (self.shape.layers if whole else min(2, self.shape.layers)) // self.spread
 
 
 def layer_bytes_per_token(shape: Shape, computed: int) -> float:
@@ -106,8 +111,9 @@ def inference(step: Pass) -> list[Owner]:
     work = step.computed * step.tokens * (3 * _active_wide(shape) + 2 * shape.hidden)
     logits, distribution = _logits(step)
     root = step.root_bytes + step.cast_bytes
-    found = [Owner(kind="unsharded", num_bytes=root + (0 if step.logit_tokens else step.gathered_bytes))]
-    if step.logit_tokens and logits + distribution > work + step.gathered_bytes:
+    kept = step.gathered_bytes if step.unshards or not step.logit_tokens else 0
+    found = [Owner(kind="unsharded", num_bytes=root + kept)]
+    if step.logit_tokens and logits + distribution + kept > work + step.gathered_bytes:
         return [*found, Owner(kind="logits", num_bytes=int(logits + distribution))]
     if step.logit_tokens:
         found[0] = Owner(kind="unsharded", num_bytes=root + step.gathered_bytes)

@@ -33,6 +33,8 @@ _SHARED = (
     "model.fused_kernels", "model.remove_padding", "model.liger", "torch_compile",
 )  # fmt: skip
 _LENGTH = "data.max_prompt_length"
+_RESPONSE = "data.max_response_length"
+_LEAST_TOKENS = 2
 
 
 class _Noting:
@@ -66,18 +68,18 @@ def needed(run: ConfigFacts, gpu: Gpu) -> tuple[str, ...]:
 
 def bounded(run: ConfigFacts) -> ConfigFacts:
     """RUN with the longest prompt that its engine takes, where the config limits whole sequences alone."""
-    rollout, data = run.spec.rollout, run.spec.data
-    said = "rollout.max_model_len" not in run.without and "data.max_response_length" not in run.without
-    if _LENGTH not in run.without or not said or rollout.max_model_len is None:
+    most, response = run.spec.rollout.max_model_len, run.spec.data.max_response_length
+    is_said = "rollout.max_model_len" not in run.without and most is not None and most >= _LEAST_TOKENS
+    if _LENGTH not in run.without or most is None or not is_said:
         return run
-    left = rollout.max_model_len - data.max_response_length
-    if left < 1:
-        return run
-    note = f"prompts are counted with {left} tokens, what responses leave of the engine's {rollout.max_model_len}"
-    without = {path: why for path, why in run.without.items() if path != _LENGTH}
-    return msgspec.structs.replace(
-        with_settings(run, {_LENGTH: left}), without=without, fallbacks=(*run.fallbacks, note)
-    )
+    if _RESPONSE not in run.without and response < most:
+        values = {_LENGTH: most - response}
+        note = f"prompts are counted with {most - response} tokens, what responses leave of the engine's {most}"
+    else:  # however the two divide it, all of it is what is trained on
+        values = {_LENGTH: 1, _RESPONSE: most - 1}
+        note = f"prompt and response are counted with {most} tokens together, the most that a sample may have"
+    without = {path: why for path, why in run.without.items() if path not in values}
+    return msgspec.structs.replace(with_settings(run, values), without=without, fallbacks=(*run.fallbacks, note))
 
 
 def assumed(run: ConfigFacts, said: Sequence[str]) -> ConfigFacts:

@@ -64,7 +64,7 @@ def _number(num_bytes: float) -> str:
 
 
 def _name(phase: Phase) -> str:
-    return phase.name if phase.pool != "rollout" else f"{phase.name} *"
+    return phase.name if phase.pool == "train" else f"{phase.name} {'*' if phase.pool == 'rollout' else '+'}"
 
 
 def _bars(memory: MemoryProfile) -> Exhibit:
@@ -76,6 +76,8 @@ def _bars(memory: MemoryProfile) -> Exhibit:
     notes = [legend(memory.phases)]
     if any(phase.pool == "rollout" for phase in memory.phases):
         notes.append("* on the GPUs of the rollout engine")
+    if own := {phase.pool for phase in memory.phases} - {"train", "rollout"}:
+        notes.append(f"+ on GPUs of their own: {', '.join(sorted(own))}")
     title = f"One {memory.gpu} with {gib(memory.gpu_bytes)}, {gib(memory.usable_bytes)} of it usable"
     return Exhibit(title=title, columns=("phase", "", "GiB", "%"), rows=rows, notes=tuple(notes))
 

@@ -109,3 +109,41 @@ def test_overrides_of_a_script_have_their_line_and_column(tmp_path: Path) -> Non
     assert fields.place_of(facts, "trainer.total_epochs") == "override trainer.total_epochs=2"
     [unknown] = [one for one in facts.problems if one.key.endswith("clip_ration")]
     assert (unknown.place.line, unknown.place.column) == (6, 29)
+
+
+KEPT = """read -r -d '' words <<EOF
+openrlhf.cli.train_ppo --pretrain Org/Some-1B --zero_stage 3
+EOF
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "is_found"),
+    [
+        ("deepspeed --num_gpus 2 --module $words", True),
+        ("deepspeed --num_gpus 2 --module ${words}", True),
+        ("echo '$words'", False),
+        ("deepspeed --module $words_of_mine", False),
+    ],
+)
+def test_a_text_that_is_read_into_a_variable_is_words_where_it_stands(use: str, is_found: bool) -> None:
+    launch = launch_in("run.sh", KEPT.format(use))
+    assert (launch is not None and launch.words[:2] == ["--pretrain", "Org/Some-1B"]) is is_found
+
+
+@pytest.mark.parametrize(
+    ("before", "gpus"),
+    [
+        ("deepspeed --num_gpus 4 --module", 4),
+        ("deepspeed --num_gpus=4 --num_nodes=2 --module", 4),
+        ("deepspeed -i localhost:0,2 --module", 2),
+        ("CUDA_VISIBLE_DEVICES=1,2,3 deepspeed --module", 3),
+        ("CUDA_VISIBLE_DEVICES=1,2,3 torchrun --nproc_per_node 2 -m", 2),
+        ("deepspeed --include one:0,1@two:0,1 --module", None),
+        ("deepspeed --module", None),
+    ],
+)
+def test_how_many_gpus_a_launcher_is_told(before: str, gpus: int | None) -> None:
+    run = read_run(f"{before} openrlhf.cli.train_ppo --pretrain Org/Some-1B --zero_stage 2", [], look=False)
+    assert (run.spec.gpus_per_node == gpus and "gpus_per_node" not in run.without) is (gpus is not None)

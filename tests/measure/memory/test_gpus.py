@@ -30,6 +30,8 @@ MIB = 1 << 20
         ("AMD Instinct MI300X OAM", "MI300X", 196592),
         ("NVIDIA A10G", "A10", 23028),
         ("Tesla T4", "T4", 15360),
+        ("NVIDIA A40", "A40", 46068),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", 49140),
     ],
 )
 def test_names(text: str, name: str, mib: int) -> None:

@@ -214,23 +214,64 @@ def test_what_cannot_be_assumed_is_refused_in_one_line(said: str, why: str, tmp_
     assert "\n" not in str(refused.value)
 
 
-def test_openrlhf_keeps_adam_on_the_host_and_says_whose_gpus_are_not_counted(tmp_path: Path, shape_file: Path) -> None:
-    line = (
-        "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path /m --reward.remote_url /r.py "
-        "--ds.zero_stage 3 {} --vllm.num_engines 2 --vllm.tensor_parallel_size 4 --data.max_len 2048 "
-        "--rollout.max_new_tokens 1024 --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 "
-        "--algo.kl.init_coef 0.01\n"
+def openrlhf(at: Path, shape: Path, *options: str) -> MemoryProfile:
+    (at / "run.sh").write_text(
+        "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path /m --ds.zero_stage 3 --vllm.num_engines 2 "
+        "--vllm.tensor_parallel_size 4 --data.max_len 2048 --rollout.max_new_tokens 1024 "
+        f"--rollout.n_samples_per_prompt 8 --algo.kl.init_coef 0.01 {' '.join(options)}\n"
     )
+    return predicted(read(at / "run.sh", shape))
+
+
+GRPO = "--reward.remote_url /r.py --algo.advantage.estimator group_norm"
+
+
+def test_openrlhf_keeps_adam_on_the_host(tmp_path: Path, shape_file: Path) -> None:
     peaks: list[int] = []
     for option in ("--train.colocate_all --ds.adam_offload", "--train.colocate_all", ""):
-        (tmp_path / "run.sh").write_text(line.format(option))
-        memory = predicted(read(tmp_path / "run.sh", shape_file))
-        update = next(phase for phase in memory.phases if phase.name == "actor step")
-        peaks.append(sum(one.num_bytes for one in update.owners if one.kind == "optimizer"))
-        apart = any("GPUs of its own: its memory is not predicted" in note for note in memory.notes)
-        assert apart == (option == "")
-    assert peaks[0] == 0
-    assert peaks[1] == peaks[2] == 12 * PARAMETERS // 8
+        step = next(one for one in openrlhf(tmp_path, shape_file, GRPO, option).phases if one.name == "actor step")
+        peaks.append(sum(one.num_bytes for one in step.owners if one.kind == "optimizer"))
+    assert peaks == [0, 12 * PARAMETERS // 8, 12 * PARAMETERS // 8]
+
+
+@pytest.mark.parametrize(
+    ("options", "pools"),
+    [
+        (f"{GRPO} --train.colocate_all", set()),
+        (f"{GRPO} --train.colocate_actor_ref", {"rollout"}),
+        (GRPO, {"rollout", "ref"}),
+        ("--reward.model_name_or_path /m", {"rollout", "ref", "critic", "reward_model"}),
+        ("--reward.model_name_or_path /m --train.colocate_critic_reward", {"rollout", "ref", "critic"}),
+    ],
+)
+def test_roles_on_gpus_of_their_own_are_predicted_there(
+    options: str, pools: set[str], tmp_path: Path, shape_file: Path
+) -> None:
+    memory = openrlhf(tmp_path, shape_file, options)
+    assert {phase.pool for phase in memory.phases} == {"train", *pools}
+    assert any(note.startswith("on GPUs of their own: ref") for note in memory.notes) is bool(pools - {"rollout"})
+    owners = {pool: {one.role for phase in memory.phases if phase.pool == pool for one in phase.owners}
+              for pool in pools - {"rollout"}}  # fmt: skip
+    assert all(pool in roles and "actor" not in roles for pool, roles in owners.items())
+    if "critic" in pools:
+        assert ("reward_model" in owners["critic"]) is ("reward_model" not in pools)
+
+
+def test_a_role_with_few_gpus_of_its_own_needs_more_of_each(tmp_path: Path, shape_file: Path) -> None:
+    weights = [
+        sum(one.num_bytes for one in phase.owners if one.kind == "weights")
+        for gpus in (8, 2)
+        for phase in openrlhf(tmp_path, shape_file, GRPO, f"--ref.num_gpus_per_node {gpus}").phases
+        if phase.pool == "ref"
+    ]
+    assert weights == [2 * PARAMETERS // 8, 2 * PARAMETERS // 2]
+
+
+def test_segments_of_fixed_size_leave_fragments(tmp_path: Path, shape_file: Path) -> None:
+    update = next(one for one in openrlhf(tmp_path, shape_file, GRPO).phases if one.name == "actor update")
+    assert "fragments" in {one.kind for one in update.owners}
+    grown = predicted(read(tmp_path / "run.sh", shape_file, "expandable_segments=true"))
+    assert not any("fragments" in {one.kind for one in phase.owners} for phase in grown.phases)
 
 
 @pytest.mark.parametrize(("sleeps", "cache"), [("", True), ("--vllm.enable_sleep", False)])

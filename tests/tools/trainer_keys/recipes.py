@@ -26,8 +26,12 @@ class Recipe(NamedTuple):
 
 
 def _openrlhf(source: Source, beside: tuple[Source, ...]) -> tuple[Groups, Kinds]:
+    """Both of its programs: `train_ppo`, whose models share every GPU, was there to 0.6.1."""
     del beside
-    return {"train_ppo_ray": arguments(source.text("openrlhf/cli/train_ppo_ray.py") or "")}, {"ppo": ["train_ppo_ray"]}
+    programs = {"ppo": "train_ppo_ray", "shared": "train_ppo"}
+    found = {name: arguments(source.text(f"openrlhf/cli/{name}.py") or "") for name in programs.values()}
+    groups = {name: keys for name, keys in found.items() if keys}
+    return groups, {kind: [name] for kind, name in programs.items() if name in groups}
 
 
 _TRL = {

@@ -94,11 +94,11 @@ def _gpus(config: Config) -> tuple[Any, Any, Any, Any]:
     """Nodes and GPUs of each that train, and those that only generate (0 nodes: beside those that train)."""
     pick, at = config.pick, "policy.generation.colocated"
     nodes, each = pick.whole("cluster.num_nodes"), pick.whole("cluster.gpus_per_node")
-    together = pick.raw(f"{at}.enabled")
+    together = _together(config)
     takes_more = _takes_gpus(pick.raw("env")) or any(key.startswith("on_policy_distillation") for key in config.given)
-    if nodes is None or each is None or together is None or takes_more:
+    if nodes is None or each is None or together is UNKNOWN or takes_more:
         return UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
-    if pick.flag(f"{at}.enabled"):
+    if together:
         return nodes, each, 0, 0
     own, own_nodes = pick.whole(f"{at}.resources.gpus_per_node"), pick.whole(f"{at}.resources.num_nodes")
     if nodes == 1 and own is not None and own < each:
@@ -106,6 +106,14 @@ def _gpus(config: Config) -> tuple[Any, Any, Any, Any]:
     if nodes > 1 and own_nodes is not None and 0 < own_nodes < nodes:
         return nodes - own_nodes, each, own_nodes, each
     return UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
+
+
+def _together(config: Config) -> Any:
+    """Whether engines share the GPUs that train: until 0.3.0 they did, and no key said so."""
+    told = config.pick.raw("policy.generation.colocated.enabled")
+    if told is None and config.pick.raw("policy.generation.backend") is not None:
+        return True
+    return _known(told)
 
 
 def _takes_gpus(env: Any) -> bool:
@@ -125,7 +133,7 @@ def _derive(config: Config) -> dict[str, Any]:
         "nodes": nodes, "gpus_per_node": each, "rollout_nodes": apart_nodes, "rollout_gpus_per_node": apart,
         "device": "cuda",
         "ray_address": "",
-        "colocated": _known(pick.raw("policy.generation.colocated.enabled")),
+        "colocated": _together(config),
         "ref": bool(penalty) and not skips,
         "critic": own == "ppo",
         "reward_model": False,
@@ -154,7 +162,7 @@ def _derive(config: Config) -> dict[str, Any]:
         **_role(config, "actor", "policy", own),
         **_role(config, "critic", "value", own),
         **{name.replace("actor", "ref", 1): value for name, value in _role(config, "actor", "policy", own).items()
-           if ".sharding." in name},
+           if ".sharding." in name or name.endswith("unshards_to_read")},
         "actor.use_kl_loss": bool(penalty) and not in_reward,
         "actor.epochs": pick.whole("ppo.ppo_epochs", 4) if own == "ppo" else 1,
         "actor.loss_agg_mode": "token-mean" if pick.flag("loss_fn.token_level_loss", True) else "seq-mean-token-mean",
@@ -196,13 +204,18 @@ def _rollout(config: Config, own: str) -> dict[str, Any]:
             "rollout.memory_utilization": _known(pick.number(f"{vllm}.gpu_memory_utilization")),
             "rollout.tensor_parallel": _known(pick.whole(f"{vllm}.tensor_parallel_size")),
             "rollout.pipeline_parallel": _known(pick.whole(f"{vllm}.pipeline_parallel_size")),
-            "rollout.expert_parallel": _known(pick.whole(f"{vllm}.expert_parallel_size")),
+            "rollout.expert_parallel": _since(config, f"{vllm}.expert_parallel_size", f"{vllm}.tensor_parallel_size"),
             "rollout.max_model_len": pick.whole(f"{vllm}.max_model_len"),
             "rollout.enforce_eager": _known(pick.raw(f"{vllm}.enforce_eager")),
             "rollout.kv_cache_dtype": _known(pick.text(f"{vllm}.kv_cache_dtype")),
             "rollout.dtype": _precision(pick.text(f"{vllm}.precision")),
         }
     return found
+
+
+def _since(config: Config, key: str, beside: str) -> Any:
+    """A size that a config of an older release has no key for: 1 where the one BESIDE it is given."""
+    return _known(config.pick.whole(key) or (config.pick.whole(beside) and 1))
 
 
 def _precision(name: str | None) -> Any:
@@ -217,7 +230,7 @@ def _role(config: Config, role: str, at: str, own: str) -> dict[str, Any]:
     lora = f"{side}.peft" if megatron else f"{side}.lora_cfg"
     n, batch = pick.whole(f"{own}.num_generations_per_prompt"), pick.whole(f"{at}.train_global_batch_size")
     packed, dynamic = _is_on(config, f"{at}.sequence_packing"), _is_on(config, f"{at}.dynamic_batching")
-    together = bool(pick.raw("policy.generation.colocated.enabled"))
+    together = _together(config) is True
     rate = pick.mapping(f"{at}.megatron_cfg.optimizer") if megatron else pick.mapping(f"{at}.optimizer.kwargs")
     tokens = f"{at}.{'dynamic_batching' if dynamic else 'sequence_packing'}"
     found: dict[str, Any] = {
@@ -236,7 +249,7 @@ def _role(config: Config, role: str, at: str, own: str) -> dict[str, Any]:
                                        f"{at}.max_grad_norm"),
         "sharding.strategy": "megatron" if megatron else "fsdp2" if _is_on(config, side) else UNKNOWN,
         "sharding.tensor_parallel": _known(pick.whole(f"{side}.tensor{word}")),
-        "sharding.context_parallel": _known(pick.whole(f"{side}.context_parallel_size")),
+        "sharding.context_parallel": _since(config, f"{side}.context_parallel_size", f"{side}.tensor{word}"),
         "sharding.pipeline_parallel": pick.whole(f"{side}.pipeline{word}", 1),
         "sharding.expert_parallel": pick.whole(f"{side}.expert{word}", 1),
         "sharding.sequence_parallel": 1,
@@ -247,6 +260,7 @@ def _role(config: Config, role: str, at: str, own: str) -> dict[str, Any]:
         "sharding.param_offload": together,
         "sharding.optimizer_offload": together,
         "sharding.reshard_after_forward": True,
+        "unshards_to_read": not megatron,  # unshard_fsdp2_model of dtensor_policy_worker.py
         "sharding.shard_size": -1,
         "sharding.cpu_optimizer_share": UNKNOWN if megatron else 0.0,
         "chunked_logits": False,

@@ -1,13 +1,18 @@
-"""OpenRLHF: the options of `openrlhf.cli.train_ppo_ray`, dotted since 0.10.2 (OpenRLHF/OpenRLHF@3c3be62)."""
+"""OpenRLHF: the options of `openrlhf.cli.train_ppo_ray`, dotted since 0.10.2 (OpenRLHF/OpenRLHF@3c3be62).
+
+Until 0.6.1 there was `openrlhf.cli.train_ppo`, too: one job of DeepSpeed, whose models are all on every GPU.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from rlcheck.facts.config import RunSpec
 from rlcheck.measure.config.config import Config
+from rlcheck.measure.config.launchers import world
+from rlcheck.measure.config.openrlhf_moved import moved
 from rlcheck.measure.config.trainer import UNKNOWN, Refusal, Trainer
 
 _FIELDS = {
@@ -32,7 +37,6 @@ _FIELDS = {
     "actor.optim.lr_scheduler_type": "actor.lr_scheduler",
     "actor.micro_batch_size": "train.micro_batch_size",
     "actor.infer_micro_batch_size": "rollout.micro_batch_size",
-    "actor.dynamic_batch": "train.dynamic_batch_enable",
     "actor.max_tokens": "train.max_tokens_per_gpu",
     "actor.epochs": "train.max_epochs",
     "actor.clip_ratio": "actor.eps_clip",
@@ -72,6 +76,7 @@ _NAMED = {
     "actor.clip_ratio_low": "actor.eps_clip_low_high",
     "actor.clip_ratio_high": "actor.eps_clip_low_high",
     "actor.entropy_coeff": "actor.entropy_coef",
+    "actor.dynamic_batch": "train.dynamic_batch_enable",
     "actor.optim.grad_clip": "actor.max_norm",
     "actor.optim.name": "actor.optim",
     "actor.sharding.dtype": "ds.param_dtype",
@@ -102,67 +107,6 @@ _LACKS = frozenset((
     "actor.model.trust_remote_code", "critic.model.trust_remote_code", "reward_model.model.trust_remote_code",
     "actor.model.tokenizer_path", "actor.model.custom_chat_template",
 ))  # fmt: skip
-# Options before 0.10.2 and where they are now: openrlhf/cli/train_ppo_ray.py@91ca359 beside @ed62d0e.
-_MOVED = """
-colocate_actor_ref train.colocate_actor_ref|colocate_critic_reward train.colocate_critic_reward
-colocate_all_models train.colocate_all|enable_prefix_caching vllm.enable_prefix_caching
-enforce_eager vllm.enforce_eager|enable_vllm_is_correction algo.advantage.is_correction_enable
-vllm_is_truncated_threshold algo.advantage.is_correction_threshold|async_train train.async_enable
-vllm_is_correction_type algo.advantage.is_correction_type|async_queue_size train.async_queue_size
-partial_rollout train.partial_rollout_enable|save_steps ckpt.save_steps|logging_steps logger.logging_steps
-save_hf_ckpt ckpt.save_hf|disable_ds_ckpt ckpt.disable_ds|max_ckpt_num ckpt.max_num|max_ckpt_mem ckpt.max_mem
-load_checkpoint ckpt.load_enable|best_metric_key ckpt.best_metric_key|use_ds_universal_ckpt ds.use_universal_ckpt
-zero_stage ds.zero_stage|gradient_checkpointing actor.gradient_checkpointing_enable|deepcompile ds.deepcompile
-gradient_checkpointing_use_reentrant actor.gradient_checkpointing_reentrant|param_dtype ds.param_dtype
-enable_ema train.enable_ema|ema_beta train.ema_beta|zpg ds.zpg|adam_offload ds.adam_offload
-attn_implementation ds.attn_implementation|use_liger_kernel ds.use_liger_kernel|overlap_comm ds.overlap_comm
-grad_accum_dtype ds.grad_accum_dtype|disable_fast_tokenizer data.disable_fast_tokenizer
-dataloader_num_workers data.dataloader_num_workers|deepspeed_enable_sleep ds.enable_sleep
-packing_samples ds.packing_samples|use_dynamic_batch train.dynamic_batch_enable|load_in_4bit ds.load_in_4bit
-lora_rank ds.lora.rank|lora_alpha ds.lora.alpha|target_modules ds.lora.target_modules|lora_dropout ds.lora.dropout
-save_path ckpt.output_dir|ckpt_path ckpt.path|num_episodes train.num_episodes|max_epochs train.max_epochs
-rollout_batch_size rollout.batch_size|vllm_generate_batch_size rollout.vllm_generate_batch_size
-micro_rollout_batch_size rollout.micro_batch_size|micro_train_batch_size train.micro_batch_size
-train_batch_size train.batch_size|max_len data.max_len|max_new_tokens rollout.max_new_tokens
-generate_max_len rollout.max_new_tokens|max_samples data.max_samples|max_norm actor.max_norm
-l2 actor.adam.weight_decay|eps_clip actor.eps_clip|eps_clip_low_high actor.eps_clip_low_high
-dual_clip actor.dual_clip|value_clip critic.value_clip|lambd algo.advantage.lambd|gamma algo.advantage.gamma
-normalize_reward reward.normalize_enable|top_p rollout.top_p|temperature rollout.temperature|seed train.seed
-full_determinism train.full_determinism_enable|freezing_actor_steps critic.freezing_steps
-n_samples_per_prompt rollout.n_samples_per_prompt|save_value_network critic.save_value_network
-actor_learning_rate actor.adam.lr|critic_learning_rate critic.adam.lr|lr_warmup_ratio actor.lr_warmup_ratio
-lr_scheduler actor.lr_scheduler|kl_target algo.kl.target|kl_horizon algo.kl.horizon|init_kl_coef algo.kl.init_coef
-policy_loss_type actor.policy_loss_type|kl_estimator algo.kl.estimator|aux_loss_coef actor.aux_loss_coef
-entropy_loss_coef actor.entropy_coef|adam_betas actor.adam.betas|advantage_estimator algo.advantage.estimator
-use_kl_loss algo.kl.use_loss|no_advantage_std_norm algo.advantage.no_std_norm
-overlong_buffer_len reward.overlong_buffer_len|overlong_penalty_factor reward.overlong_penalty_factor
-stop_properly_penalty_coef reward.stop_properly_penalty_coef|ring_attn_size ds.ring_attn_size
-ring_head_stride ds.ring_attn_head_stride|pretrain actor.model_name_or_path
-reward_pretrain reward.model_name_or_path|remote_rm_url reward.remote_url|critic_pretrain critic.model_name_or_path
-value_head_prefix ds.value_head_prefix|ref_reward_offload ref.offload|agent_func_path train.agent_func_path
-prompt_data data.prompt_dataset|prompt_data_probs data.prompt_probs|prompt_split data.prompt_split
-input_key data.input_key|label_key data.label_key|input_template data.input_template
-apply_chat_template data.apply_chat_template|image_key data.image_key
-max_images_per_prompt data.max_images_per_prompt|freeze_visual_encoder actor.freeze_visual_encoder
-use_wandb logger.wandb.key|wandb_org logger.wandb.org|wandb_group logger.wandb.group
-wandb_project logger.wandb.project|wandb_run_name logger.wandb.run_name|use_tensorboard logger.tensorboard_dir
-dynamic_filtering algo.dynamic_filtering_enable|dynamic_filtering_reward_range algo.dynamic_filtering_range
-actor_num_nodes actor.num_nodes|actor_num_gpus_per_node actor.num_gpus_per_node|ref_num_nodes ref.num_nodes
-ref_num_gpus_per_node ref.num_gpus_per_node|critic_num_nodes critic.num_nodes
-critic_num_gpus_per_node critic.num_gpus_per_node|reward_num_nodes reward.num_nodes
-reward_num_gpus_per_node reward.num_gpus_per_node|vllm_num_engines vllm.num_engines
-vllm_tensor_parallel_size vllm.tensor_parallel_size|vllm_sync_backend vllm.sync_backend
-vllm_sync_with_ray vllm.sync_with_ray|vllm_enable_sleep vllm.enable_sleep
-vllm_gpu_memory_utilization vllm.gpu_memory_utilization|ds_tensor_parallel_size ds.tensor_parallel_size
-eval_steps eval.steps|eval_dataset eval.dataset|eval_split eval.split|eval_temperature eval.temperature
-eval_n_samples_per_prompt eval.n_samples_per_prompt|train_max_tokens_per_gpu train.max_tokens_per_gpu
-rollout_max_tokens_per_gpu rollout.max_tokens_per_gpu|reward_clip_range reward.clip_range
-"""
-
-
-def _moved() -> dict[str, str]:
-    pairs = (pair.split() for pair in re.split(r"[|\n]", _MOVED) if pair.strip())
-    return dict(pairs)
 
 
 def _gpus(config: Config, role: str) -> int:
@@ -170,20 +114,22 @@ def _gpus(config: Config, role: str) -> int:
 
 
 def _derive(config: Config) -> dict[str, Any]:
-    pick = config.pick
-    together = pick.flag("train.colocate_all") and not pick.flag("train.async_enable")
+    pick, shared = config.pick, config.kind == "shared"
+    together = shared or (pick.flag("train.colocate_all") and not pick.flag("train.async_enable"))
     engines, tensor = pick.whole("vllm.num_engines") or 0, pick.whole("vllm.tensor_parallel_size", 1)
     estimator = pick.text("algo.advantage.estimator", "gae")
     in_loss, coef = pick.flag("algo.kl.use_loss"), pick.number("algo.kl.init_coef", 0.0)
     url = pick.text("reward.remote_url") or ("agent" if pick.text("train.agent_func_path") else None)
     one_node = pick.whole("actor.num_nodes", 1) == 1
     return {
+        **(_launched(config) if shared else {}),
         "device": "cuda",
-        "colocated": together,
+        "expandable_segments": False,
+        "colocated": together or not (engines or _must_have_engines(config)),
         "rollout_nodes": 0,
         "ray_address": "",
         "rollout_gpus_per_node": 0 if together else engines * tensor if one_node else UNKNOWN,
-        "ref": coef > 0,
+        "ref": shared or coef > 0,
         "critic": estimator == "gae",
         "reward_model": url is None,
         "total_steps": None,
@@ -203,6 +149,20 @@ def _derive(config: Config) -> dict[str, Any]:
         **_rollout(config, engines),
         **_roles(config, together),
     }  # fmt: skip
+
+
+def _launched(config: Config) -> dict[str, Any]:
+    nodes, each = world(config)
+    return {"nodes": UNKNOWN if nodes is None and each is None else nodes or 1, "gpus_per_node": each or UNKNOWN}
+
+
+def _must_have_engines(config: Config) -> bool:
+    """Whether this release generates by vLLM alone: before, an actor without engines did so itself."""
+    return config.kind != "shared" and _number(config.version) >= (0, 9)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
 def _data(config: Config) -> dict[str, Any]:
@@ -228,8 +188,17 @@ def _local(names: str | None) -> Any:
 
 
 def _rollout(config: Config, engines: int) -> dict[str, Any]:
+    itself = not engines and not _must_have_engines(config)
+    found: dict[str, Any] = {}
+    if itself:  # in the batches in which samples are read
+        rows = config.pick.whole("rollout.micro_batch_size", 8)
+        found = {"rollout.max_seqs": rows, "rollout.memory_utilization": UNKNOWN, "rollout.tensor_parallel": 1}
+    elif config.pick.raw("vllm.gpu_memory_utilization") is None:
+        found = {"rollout.memory_utilization": 0.9}  # vLLM's own default
     return {
-        "rollout.name": "vllm" if engines else UNKNOWN,
+        **found,
+        "rollout.in_process": itself,
+        "rollout.name": "vllm" if engines else "hf" if itself else UNKNOWN,
         "rollout.mode": "async" if config.pick.flag("train.async_enable") else "sync",
         "rollout.dtype": "bfloat16",  # openrlhf/trainer/ray/vllm_engine.py
         "rollout.data_parallel": 1,
@@ -248,12 +217,13 @@ def _sharding(config: Config) -> dict[str, Any]:
     """How DeepSpeed places a model that learns."""
     pick = config.pick
     half = _DTYPES.get(pick.text("ds.param_dtype", "bf16"), UNKNOWN)
-    summed = pick.text("ds.grad_accum_dtype")
+    summed, old = pick.text("ds.grad_accum_dtype"), _number(config.version) < (0, 5, 4)
     return {
         "strategy": "deepspeed",
         "dtype": half,
         "model_dtype": half,
-        "reduce_dtype": half if summed is None else _DTYPES.get(summed, UNKNOWN),
+        # openrlhf/utils/deepspeed_utils.py told DeepSpeed to add up in float32 until 0.5.3.
+        "reduce_dtype": _DTYPES.get(summed, UNKNOWN) if summed else "float32" if old else half,
         "zero_stage": pick.whole("ds.zero_stage", 2),
         "cpu_optimizer_share": 1.0 if pick.flag("ds.adam_offload") else 0.0,
         # offload_deepspeed_states (openrlhf/utils/deepspeed/deepspeed_utils.py): all but the 16-bit weights.
@@ -273,15 +243,19 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
     n, train = pick.whole("rollout.n_samples_per_prompt", 1), pick.whole("train.batch_size", 128)
     mini = train // n if n > 0 and train % n == 0 else UNKNOWN
     low, high = _range(pick.raw("actor.eps_clip_low_high"))
-    sharding = _sharding(config)
+    sharding, dynamic = _sharding(config), pick.flag("train.dynamic_batch_enable")
+    scored = pick.flag("train.colocate_critic_reward")
     found: dict[str, Any] = {
         "actor.mini_batch_size": mini,
         "critic.mini_batch_size": mini,
         "critic.micro_batch_size": pick.whole("train.micro_batch_size", 1),
-        "actor.infer_dynamic_batch": pick.flag("train.dynamic_batch_enable"),
-        "ref.infer_dynamic_batch": pick.flag("train.dynamic_batch_enable"),
+        "actor.dynamic_batch": dynamic,
+        "actor.infer_dynamic_batch": dynamic,
+        "actor.infer_max_tokens": pick.whole("rollout.max_tokens_per_gpu") or pick.whole(
+            "train.max_tokens_per_gpu", 16192),
+        "ref.infer_dynamic_batch": dynamic,
         "ref.infer_micro_batch_size": pick.whole("rollout.micro_batch_size", 1),
-        "critic.dynamic_batch": pick.flag("train.dynamic_batch_enable"),
+        "critic.dynamic_batch": dynamic,
         "critic.model.lora_rank": pick.whole("ds.lora.rank", 0),
         "actor.clip_ratio_low": low,
         "actor.clip_ratio_high": high,
@@ -290,9 +264,11 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
         "ref.shares_actor": False,
         "ref.own_gpus": 0 if together or pick.flag("train.colocate_actor_ref") else _gpus(config, "ref"),
         "critic.own_gpus": 0 if together else _gpus(config, "critic"),
-        "reward_model.own_gpus": 0 if together or pick.flag("train.colocate_critic_reward") else _gpus(
-            config, "reward"),
+        "reward_model.own_gpus": 0 if together or scored else _gpus(config, "reward"),
+        "reward_model.beside": "critic" if not together and scored else "",
     }  # fmt: skip
+    for name, value in _distribution(config).items():
+        found |= {f"actor.{name}": value, f"ref.{name}": value}
     for role in ("actor", "ref", "critic", "reward_model"):
         found |= {f"{role}.sharding.{name}": value for name, value in sharding.items()}
         found |= {f"{role}.chunked_logits": False, f"{role}.model.fused_kernels": False}
@@ -306,6 +282,18 @@ def _roles(config: Config, together: bool) -> dict[str, Any]:
         # DeepSpeed clips nothing at 0.
         found[f"{role}.optim.grad_clip"] = pick.number(f"{role}.max_norm", 1.0) or None
     return found
+
+
+def _distribution(config: Config) -> dict[str, float]:
+    """Bytes that a logit's distribution takes besides its 16 bits (openrlhf/models/utils.py, and the actor's casts).
+
+    Since 0.6.1 the actor casts logits to float32, which flash-attn's kernel reads; its gradient is of their size, and
+    goes back into 16 bits. Before 0.7 rows were read one by one; before 0.6.1 a log-softmax was made of all.
+    """
+    version = _number(config.version)
+    read, made = (4.0, 8.0) if version >= (0, 7) else (4.0, 12.0) if version >= (0, 6, 1) else (6.0, 12.0)
+    # An entropy's probabilities, their product with the logits, and what goes back through both.
+    return {"read_bytes": read, "loss_bytes": made + (8.0 if config.pick.number("actor.entropy_coef") else 0.0)}
 
 
 def _range(pair: Any) -> tuple[Any, Any]:
@@ -354,17 +342,31 @@ def _refused(config: Config, spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal("reward.model_name_or_path", "expected a reward model, reward.remote_url or an agent, got none")
 
 
+_OWN = re.compile(r"--(?:pretrain|actor[._]|micro_train_batch_size|zero_stage)")
+
+
+def _owns(words: Sequence[str]) -> bool:
+    """Whether a program of this name is OpenRLHF's, by its options."""
+    return "openrlhf." in words[0] or any(map(_OWN.match, words)) or any("$" in word for word in words[1:])
+
+
+def _turned(kind: str, words: Sequence[str]) -> str:
+    return "shared" if re.search(r"train_ppo(?:\.py)?$", words[0]) else kind
+
+
 TRAINER = Trainer(
     name="openrlhf",
     title="OpenRLHF",
-    command=re.compile(r"openrlhf\.cli\.train_ppo_ray|(?:.*/)?train_ppo_ray\.py"),
-    signs=("train_ppo_ray",),
+    command=re.compile(r"openrlhf\.cli\.train_ppo(?:_ray)?|(?:.*/)?train_ppo(?:_ray)?\.py"),
+    signs=("train_ppo",),
     kind="ppo",
+    owns=_owns,
+    turned=_turned,
     fields=_FIELDS,
     named=_NAMED,
     derive=_derive,
     lacks=_LACKS,
     refused=_refused,
     asserts=frozenset(("CFG024",)),
-    moved=_moved(),
+    moved=moved(),
 )

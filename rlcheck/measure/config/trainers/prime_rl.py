@@ -179,7 +179,9 @@ def _actor(config: Config) -> dict[str, Any]:
         "actor.micro_batch_size": None,
         "actor.dynamic_batch": True,
         "actor.max_tokens": length if isinstance(length, int) else UNKNOWN,
-        "actor.chunked_logits": chunk is not None,
+        # FusedOutputLinear (trainer/models/layers/lm_head.py): a chunk of tokens by 8,192 of the vocabulary at a time.
+        "actor.chunked_logits": False,
+        "actor.block_elements": (chunk or 0) * 8192,
         "actor.chunk_tokens": UNKNOWN if chunk is None else chunk,
         "actor.torch_compile": _is_on(config, "trainer.model.compile"),
         "actor.loss_mode": UNKNOWN,
@@ -188,7 +190,7 @@ def _actor(config: Config) -> dict[str, Any]:
         "actor.own_gpus": 0,
         "actor.infer_dynamic_batch": True,
         "actor.infer_max_tokens": length if isinstance(length, int) else UNKNOWN,
-        "actor.model.fused_kernels": False,
+        "actor.model.fused_kernels": chunk is not None,
         "actor.sharding.strategy": "fsdp2",
         "actor.sharding.shard_size": UNKNOWN if ranks is None else -1 if replicas <= 1 else ranks // replicas,
         # prime_rl/trainer/model.py
@@ -207,8 +209,11 @@ def _actor(config: Config) -> dict[str, Any]:
 
 def _rollout(config: Config) -> dict[str, Any]:
     pick, given = config.pick, config.given
-    caching = pick.raw("inference.vllm.enable_prefix_caching")
+    caching, length = pick.raw("inference.vllm.enable_prefix_caching"), _shared(config, "seq_len")
     return {
+        # What is longer is cut to seq_len before it is trained on (orchestrator/packing.py).
+        "rollout.max_model_len": pick.whole("inference.vllm.max_model_len") or (
+            length if isinstance(length, int) else UNKNOWN),
         "rollout.name": "vllm",
         "rollout.mode": "async",
         "rollout.top_p": 1.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlcheck.facts.config import RunSpec
@@ -122,6 +122,7 @@ def _derive(config: Config) -> dict[str, Any]:
         "nodes": UNKNOWN if nodes is None else nodes,
         "gpus_per_node": UNKNOWN if each is None else each,
         "device": "cpu" if pick.flag("use_cpu") else "cuda",
+        "expandable_segments": False,
         "colocated": not (server and (vllm or config.kind == "async_grpo")),
         "rollout_nodes": 0,
         "ray_address": "",
@@ -265,7 +266,7 @@ def _engine(config: Config, vllm: bool) -> dict[str, Any]:
         "rollout.in_process": here or not vllm,
         # A server of its own: what it is given, its own command line says.
         "rollout.enforce_eager": UNKNOWN if vllm and not here else False,
-        "rollout.max_seqs": UNKNOWN if not here or steps is None else device * tensor * steps,
+        "rollout.max_seqs": UNKNOWN if (vllm and not here) or steps is None else device * tensor * steps,
         "rollout.max_batched_tokens": 4096 if here else UNKNOWN,
         "rollout.sync_bucket_bytes": 0,
         # vLLM's "auto": 16 bits, whatever the files hold.
@@ -311,6 +312,17 @@ def _refused(config: Config, spec: RunSpec) -> Iterator[Refusal]:
             yield Refusal("vllm_tensor_parallel_size", f"expected a divisor of the {ranks} processes, got {tensor}")
 
 
+# A program that has GRPOConfig parsed takes some option of it, and one that every TrainingArguments has.
+_OWN = re.compile(r"--(?:num_generations|max_completion_length|steps_per_generation|vllm_mode)(?:=.*)?")
+_USUAL = re.compile(
+    r"--(?:per_device_train_batch_size|gradient_accumulation_steps|output_dir|learning_rate|num_train_epochs)(?:=.*)?"
+)
+
+
+def _adopts(words: Sequence[str]) -> bool:
+    return any(map(_OWN.fullmatch, words)) and any(map(_USUAL.fullmatch, words))
+
+
 TRAINER = Trainer(
     name="trl",
     title="TRL",
@@ -322,6 +334,7 @@ TRAINER = Trainer(
     derive=_derive,
     lacks=_LACKS,
     refused=_refused,
+    adopts=_adopts,
     choices={
         "vllm_mode": ("server", "colocate"),
         "vllm_model_impl": ("vllm", "transformers"),

@@ -1,4 +1,4 @@
-"""OpenRLHF: a script of 0.11, one of 0.9, and mistakes."""
+"""OpenRLHF: a script of 0.11, one of 0.9, DeepSpeed's launchers of the program without Ray, and mistakes."""
 
 from tests.measure.config.trainers.planted import Cases, Mistake
 
@@ -41,8 +41,22 @@ OLD = """python3 -m openrlhf.cli.train_ppo_ray \\
     --prompt_max_len 512 --generate_max_len 512 --actor_learning_rate 1e-6 \\
     --prompt_data Org/prompts --input_key question --apply_chat_template --packing_samples
 """
+SHARED = """set -x
+read -r -d '' training_commands <<EOF
+openrlhf.cli.train_ppo \\
+    --pretrain Org/Some-1B --reward_pretrain Org/Some-1B --zero_stage 2 --bf16 \\
+    --micro_train_batch_size 2 --train_batch_size 128 --micro_rollout_batch_size 4 --rollout_batch_size 1024 \\
+    --prompt_max_len 1024 --generate_max_len 512 --init_kl_coef 0.01 --gradient_checkpointing
+EOF
+if [[ ${1} != "slurm" ]]; then
+    deepspeed --include localhost:0,1,3 --module $training_commands
+fi
+"""
+FILE = """CUDA_VISIBLE_DEVICES=0,1,2,3 deepspeed train_ppo.py --pretrain Org/Some-1B --reward_pretrain Org/Some-1B \\
+    --zero_stage 3 --train_batch_size 128 --prompt_max_len 512 --generate_max_len 512
+"""
 CASES = Cases(
-    configs={"run.sh": SCRIPT, "old.sh": OLD},
+    configs={"run.sh": SCRIPT, "old.sh": OLD, "shared.sh": SHARED, "file.sh": FILE},
     means={
         "run.sh": {
             "version": "0.11.0", "nodes": 1, "gpus_per_node": 8, "colocated": True, "actor.model.path": "Org/Some-1B",
@@ -57,8 +71,18 @@ CASES = Cases(
             "actor.micro_batch_size": 2, "data.max_prompt_length": 512, "actor.model.path": "Org/Some-1B",
             "algorithm.adv_estimator": "rloo", "actor.optim.lr": 1e-6,
         },
+        "shared.sh": {
+            "version": "0.6.1.post1", "nodes": 1, "gpus_per_node": 3, "colocated": True, "actor.micro_batch_size": 2,
+            "actor.model.path": "Org/Some-1B", "rollout.in_process": True, "rollout.name": "hf",
+            "rollout.max_seqs": 4, "data.max_prompt_length": 1024, "critic.own_gpus": 0, "ref.own_gpus": 0,
+            "actor.dynamic_batch": False, "actor.sharding.zero_stage": 2, "expandable_segments": False,
+        },
+        "file.sh": {"gpus_per_node": 4, "actor.sharding.zero_stage": 3},
     },
-    without={"run.sh": ("data.max_prompt_length", "rollout.max_batched_tokens", "run_dir"), "old.sh": ()},
+    without={
+        "run.sh": ("data.max_prompt_length", "rollout.max_batched_tokens", "run_dir"),
+        "old.sh": (), "shared.sh": (), "file.sh": (),
+    },
     mistakes=(
         Mistake("a misspelt key", "--actor.adam.lr", "--actor.adam.rl", "CFG001", "actor.adam.rl"),
         Mistake("a key of another version", "--train.colocate_all", "--colocate_all_models", "CFG002",
@@ -81,6 +105,8 @@ CASES = Cases(
                 "train.partial_rollout_enable"),
         Mistake("a temperature of 0", "temperature 1.0", "temperature 0", "CFG059", "rollout.temperature"),
         Mistake("a negative learning rate", "lr 5e-7", "lr=-5e-7", "CFG048", "actor.adam.lr"),
+        Mistake("a misspelt key of the program without Ray", "--zero_stage 2", "--zero_stages 2", "CFG001",
+                "zero_stages", "shared.sh"),
         Mistake("more GPUs than there are", "", "", "CFG020", "actor.num_gpus_per_node", num_gpus=4,
                 line="--actor.num_nodes"),
     ),

@@ -1,0 +1,23 @@
+torchrun --nproc_per_node=4 train_ppo.py \
+    --pretrain codellama/CodeLlama-13b-hf \
+    --reward_pretrain codellama/CodeLlama-13b-hf \
+    --save_steps 1000 \
+    --micro_train_batch_size 1 \
+    --train_batch_size 4 \
+    --micro_rollout_batch_size 4 \
+    --rollout_batch_size 1024 \
+    --max_epochs 1 \
+    --prompt_max_len 1024 \
+    --generate_max_len 1024 \
+    --zero_stage 2 \
+    --bf16 \
+    --actor_learning_rate 5e-7 \
+    --critic_learning_rate 9e-6 \
+    --init_kl_coef 0.01 \
+    --max_samples 100000 \
+    --normalize_reward \
+    --actor_init_on_gpu \
+    --flash_attn \
+    --gradient_checkpointing \
+    --input_key prompt \
+    --grad_accum_dtype bf16

@@ -1,0 +1,58 @@
+python3 train.py \
+    --actor-num-nodes 1 \
+    --actor-num-gpus-per-node 4 \
+    --colocate \
+    --swiglu \
+    --num-layers 36 \
+    --hidden-size 2560 \
+    --ffn-hidden-size 9728 \
+    --num-attention-heads 32 \
+    --group-query-attention \
+    --num-query-groups 8 \
+    --use-rotary-position-embeddings \
+    --disable-bias-linear \
+    --normalization "RMSNorm" \
+    --norm-epsilon 1e-6 \
+    --rotary-base 5000000 \
+    --vocab-size 151936 \
+    --kv-channels 128 \
+    --qk-layernorm \
+    --hf-checkpoint Qwen/Qwen3-4B \
+    --ref-load Qwen3-4B_torch_dist \
+    --num-rollout 3000 \
+    --rollout-batch-size 32 \
+    --n-samples-per-prompt 8 \
+    --rollout-max-response-len 8192 \
+    --rollout-temperature 1 \
+    --global-batch-size 256 \
+    --balance-data \
+    --optimizer adam \
+    --lr 1e-6 \
+    --lr-decay-style constant \
+    --weight-decay 0.1 \
+    --advantage-estimator grpo \
+    --use-kl-loss \
+    --kl-loss-coef 0.00 \
+    --kl-loss-type low_var_kl \
+    --entropy-coef 0.00 \
+    --eps-clip 0.2 \
+    --eps-clip-high 0.28 \
+    --tensor-model-parallel-size 2 \
+    --sequence-parallel \
+    --pipeline-model-parallel-size 1 \
+    --context-parallel-size 1 \
+    --expert-model-parallel-size 1 \
+    --expert-tensor-parallel-size 1 \
+    --recompute-granularity full \
+    --recompute-method uniform \
+    --recompute-num-layers 1 \
+    --use-dynamic-batch-size \
+    --max-tokens-per-gpu 9216 \
+    --rollout-num-gpus-per-engine 2 \
+    --sglang-mem-fraction-static 0.7 \
+    --attention-dropout 0.0 \
+    --hidden-dropout 0.0 \
+    --accumulate-allreduce-grads-in-fp32 \
+    --attention-softmax-in-fp32 \
+    --attention-backend flash \
+    --custom-generate-function-path generate_with_retool.generate

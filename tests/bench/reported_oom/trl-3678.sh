@@ -1,0 +1,4 @@
+trl grpo --num_processes 1 \
+    --model_name_or_path Qwen/Qwen3-0.6B \
+    --max_prompt_length 256 \
+    --max_completion_length 256

@@ -1,0 +1,27 @@
+python3 -m recipe.dapo.main_dapo \
+    data.truncation=error \
+    data.filter_overlong_prompts=True \
+    data.max_prompt_length=512 \
+    data.max_response_length=512 \
+    data.gen_batch_size=3 \
+    data.train_batch_size=1 \
+    actor_rollout_ref.model.path=Qwen/Qwen2.5-VL-3B-Instruct \
+    actor_rollout_ref.rollout.n=8 \
+    algorithm.adv_estimator=grpo \
+    algorithm.use_kl_in_reward=False \
+    algorithm.kl_ctrl.kl_coef=0.0 \
+    actor_rollout_ref.actor.use_kl_loss=False \
+    actor_rollout_ref.actor.kl_loss_coef=0.0 \
+    actor_rollout_ref.actor.clip_ratio_low=0.2 \
+    actor_rollout_ref.actor.clip_ratio_high=0.28 \
+    actor_rollout_ref.actor.clip_ratio_c=10.0 \
+    actor_rollout_ref.model.use_remove_padding=True \
+    actor_rollout_ref.actor.use_dynamic_bsz=True \
+    actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True \
+    actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024 \
+    actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=1024 \
+    actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=1024 \
+    actor_rollout_ref.rollout.name=vllm \
+    trainer.n_gpus_per_node=2 \
+    trainer.nnodes=1
