@@ -14,7 +14,7 @@ from rltrain.proof import compare, formulas
 from rltrain.proof.compare import EPS, FACTOR, Unknown
 from rltrain.proof.links_update import span, updates
 from rltrain.proof.reference import Reference
-from rltrain.proof.update import Update
+from rltrain.proof.update import Update, norm
 
 _MOST_PASSES = 32
 
@@ -70,11 +70,13 @@ def _ranks_own(update: Update) -> list[Link]:
         return []
     ranks, bad, worst = update.case.head.world_size, list[str](), (0.0, 0.0, 0.0)
     size = sum(tensor.numel() for tensor in exact.gradient.values())
+    apart = norm(low.gradient[name].double() - found.double() for name, found in exact.gradient.items())
     for at in known:
         found, wanted = float(micros[at].grad_norm or 0.0), ranks * exact.norms[at]
         # Squares are summed in float32: its errors go as the root of their number.
+        # The difference of two lengths may be 0 by chance; that of the gradients is not.
         bound = FACTOR * (ranks * abs(low.norms[at] - exact.norms[at]) + EPS * ranks * exact.norm)
-        bound += EPS * size**0.5 * wanted
+        bound += EPS * size**0.5 * wanted + ranks * apart
         gap = abs(found - wanted)
         worst = max(worst, (gap / max(bound, 1e-30), gap, bound))
         if not gap <= bound:

@@ -160,8 +160,10 @@ class Update:
             loss = loss + float(settings["kl_loss_coef"]) * parts["kl_loss"]
         return {"loss": loss, **parts}
 
-    def loss_of(self, model: Any, row: int, counts: Counts, part: str, seen: Tensor) -> Tensor:
-        """The share of ROW alone, with its gradient; what was read goes to SEEN."""
+    def loss_of(
+        self, model: Any, row: int, counts: Counts, part: str, seen: Tensor, run: Tensor | None = None
+    ) -> Tensor:
+        """The share of ROW alone, with its gradient; what was read goes to SEEN. RUN: as of `gradient`."""
         tokens: Tokens = self.ref.tokens[row]
         if self.role == "critic":
             read, entropy = models.values_of(model, tokens), None
@@ -169,15 +171,50 @@ class Update:
             log_p = models.log_softmax(models.logits_of(model, tokens), self.ref.temperature)
             read, entropy = models.picked(log_p, tokens.answer).cpu(), models.entropy(log_p)[None].cpu()
         seen[row, : len(read)] = read.detach()
+        if run is not None and ("cliprange_value" if self.role == "critic" else "clip_ratio_low") in self.settings:
+            read = self._on_its_side(row, read, run[row, : len(read)].to(read.dtype))
         return self.terms([row], read[None], entropy, counts)[part]
 
-    def gradient(self, model: Any, rows: Sequence[int], counts: Counts, part: str = "loss") -> tuple[Named, Tensor]:
-        """Of the share of ROWS; and what was read of them, `[B, R]`."""
+    def _on_its_side(self, row: int, read: Tensor, run: Tensor) -> Tensor:
+        """READ, with the value of the RUN where that stands on the other side of a clip: rounding tips single tokens
+        there, whose whole gradient comes or goes. What both read is judged by itself.
+        """
+        actor, count = self.role == "actor", len(read)
+        old = self.case.batch["old_log_probs" if actor else "values"][row, :count].to(read.dtype)
+        if actor:
+            low, high = self.settings["clip_ratio_low"], self.settings["clip_ratio_high"]
+            edges = (1 - float(low), 1 + float(high), float(self.settings.get("clip_ratio_c") or torch.inf))
+        else:
+            edges = (-float(self.settings["cliprange_value"]), float(self.settings["cliprange_value"]))
+
+        def side(values: Tensor) -> Tensor:
+            place = (values - old).exp() if actor else values - old
+            return torch.bucketize(place.detach(), torch.tensor(edges, dtype=place.dtype))
+
+        tipped = run.isfinite() & (side(run) != side(read))
+        return torch.where(tipped, read + (run - read).detach(), read)
+
+    def _as_run(self, number: int) -> Tensor | None:
+        """What the run read in the mini batch NUMBER, `[B, R]`, not a number where that was not kept."""
+        key = f"{self.role}.{number}"
+        found, marks = (self.case.batch.get(f"{key}/{name}") for name in (self.field, "responses"))
+        marks = self.case.batch.get(f"{key}/mask") if marks is None else marks
+        if found is None or marks is None:
+            return None
+        return torch.where(marks.bool().any(-1, keepdim=True), found.double(), torch.nan)
+
+    def gradient(
+        self, model: Any, rows: Sequence[int], counts: Counts, part: str = "loss", run: Tensor | None = None
+    ) -> tuple[Named, Tensor]:
+        """Of the share of ROWS; and what was read of them, `[B, R]`.
+
+        RUN: what the run read, `[B, R]`, which says on which side of a clip a token stands.
+        """
         if missing := [row for row in rows if row not in self.ref.tokens and bool(self.case.mask[row].any())]:
             raise Unknown(f"the model is too large to read all rows here: {len(missing)} of {len(rows)} were left out")
         seen = torch.full(self.case.mask.shape, torch.nan, dtype=torch.float64)
         here = [row for row in rows if row in self.ref.tokens]
-        return models.gradients(model, here, lambda row: self.loss_of(model, row, counts, part, seen)), seen
+        return models.gradients(model, here, lambda row: self.loss_of(model, row, counts, part, seen, run)), seen
 
     def model(self, low: bool) -> Any:
         """The role's model before its update, with gradients: in float64, or LOW, in the run's format.
@@ -242,7 +279,8 @@ class Update:
         for number, mini in enumerate(self.minis):
             if number:
                 self.require_rows(number)
-                gradient, seen = self.gradient(model, self.rows_of(number), self.counts(self.rows_of(number)))
+                rows = self.rows_of(number)
+                gradient, seen = self.gradient(model, rows, self.counts(rows), run=self._as_run(number))
             else:
                 step = self.first[int(low)]
                 gradient = {name: recorded.get(name, found).to(found.dtype) for name, found in step.gradient.items()}
