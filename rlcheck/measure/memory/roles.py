@@ -20,6 +20,8 @@ _VERL_CHUNK_TOKENS = 2048
 _FUSED_TOKENS = 1024
 RLTRAIN_BLOCK_ELEMENTS = 1 << 25
 """rltrain: logits of a block (`rltrain.workers.fsdp.fused_head`)."""
+FUSED_KINDS = ("qwen2", "qwen3", "llama", "mistral", "olmo2")
+"""Architectures whose norms and MLPs are of the form that rltrain computes by one kernel each."""
 # Bytes of an element of the logits, once more.
 _COPY = 2.0
 _FLOAT32 = 4
@@ -311,6 +313,7 @@ def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, framework: str) -
     made = distribution_of(spec, tokens, inference, framework == "verl", memory.shape.caps_logits)
     is_live = shards.strategy == "deepspeed" and shards.zero_stage == 3
     casts = shards.strategy == "ddp" and shards.model_dtype == "float32" != shards.dtype
+    on_gpu = framework == "rltrain" and run.device == "cuda"
     return Pass(
         shape=memory.shape,
         tokens=tokens.total,
@@ -322,6 +325,7 @@ def pass_of(run: RunSpec, memory: RoleMemory, inference: bool, framework: str) -
         chunk_tokens=made.chunk_tokens,
         unfused=made.unfused,
         block_elements=made.block_elements,
+        fused=on_gpu and run.actor.model.fused_kernels and memory.shape.kind in FUSED_KINDS,
         has_head=has_head,
         adapters=adapter_parameters(spec, memory.shape),
         keeps_layers=shards.strategy in _FSDP and not shards.reshard_after_forward,

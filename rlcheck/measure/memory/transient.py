@@ -57,6 +57,8 @@ class Pass:
     """Bytes for each element of the distribution besides the logits themselves."""
     block_elements: int = 0
     """Logits that exist at a time, where the head is read by blocks; 0: they exist whole."""
+    fused: bool = False
+    """Norms and gated MLPs are one kernel each: they keep their inputs, and nothing in float32."""
 
     @property
     def root_bytes(self) -> int:
@@ -79,17 +81,19 @@ class Pass:
         return layer * (self.shape.layers if whole else min(2, self.shape.layers)) // self.spread
 
 
-def layer_bytes_per_token(shape: Shape, computed: int) -> float:
+def layer_bytes_per_token(shape: Shape, computed: int, fused: bool = False) -> float:
     """What one layer (the mean of all) keeps of a token for its backward pass.
 
     Norms: float32 input and the normed copy, twice. Attention: input, queries, keys and values at the queries' width,
     output. Feed-forward: input, gate, its activation, up, and their product; for each expert also its input and output.
+    FUSED norms keep their input alone, and a fused MLP no activation of the gate (experts are not fused).
     """
     hidden, queries = shape.hidden, shape.query_width
-    attention = (2 * (_FLOAT32 + computed) + computed) * hidden + 4 * computed * queries + _FLOAT32 * shape.heads
+    norm = computed if fused else _FLOAT32 + computed
+    attention = (2 * norm + computed) * hidden + 4 * computed * queries + _FLOAT32 * shape.heads
     if shape.head_norms:
-        attention += (_FLOAT32 + computed) * (queries + shape.key_width)
-    dense = attention + computed * hidden + 4 * computed * shape.wide
+        attention += norm * (queries + shape.key_width)
+    dense = attention + computed * hidden + (3 if fused else 4) * computed * shape.wide
     if shape.experts is None:
         return dense
     experts = shape.experts
@@ -141,8 +145,8 @@ def _logits(step: Pass) -> tuple[float, float]:
 
 def _tail(step: Pass) -> float:
     """The final norm's float32 input and output, and the hidden states that the head reads."""
-    hidden = step.shape.hidden
-    return (_FLOAT32 + step.computed) * hidden * step.tokens + step.computed * hidden * step.logit_tokens
+    hidden, norm = step.shape.hidden, step.computed if step.fused else _FLOAT32 + step.computed
+    return norm * hidden * step.tokens + step.computed * hidden * step.logit_tokens
 
 
 def _saved(step: Pass) -> float:
@@ -150,7 +154,7 @@ def _saved(step: Pass) -> float:
     shape = step.shape
     if step.checkpointing:
         return shape.layers * step.computed * shape.hidden * step.tokens
-    whole = shape.layers * layer_bytes_per_token(shape, step.computed) * step.tokens
+    whole = shape.layers * layer_bytes_per_token(shape, step.computed, step.fused) * step.tokens
     return whole + _adapter_bytes(step)
 
 
@@ -185,7 +189,7 @@ def _in_layers(step: Pass) -> list[Owner]:
     """The backward pass of a layer: its activations (made again with checkpointing), and gradients on their way."""
     shape = step.shape
     layer = max(shape.layer_parameters, shape.dense_layer_parameters)
-    once = layer_bytes_per_token(shape, step.computed) * step.tokens if step.checkpointing else 0.0
+    once = layer_bytes_per_token(shape, step.computed, step.fused) * step.tokens if step.checkpointing else 0.0
     once += _adapter_bytes(step) / shape.layers if step.checkpointing else 0.0
     work = 2 * step.computed * step.tokens * _active_wide(shape)
     # Checkpointing casts a layer's weights again in its backward pass, when the forward pass's copies are gone.

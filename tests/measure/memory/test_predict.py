@@ -18,6 +18,7 @@ from rlcheck.measure.memory.predict import Gpu, predict
 from tests.bench.gpu.memory_configs import GROUPS, SIZES, Case
 from tests.measure.memory.samples import GIB
 
+WIDTHS = ("hidden_size", "intermediate_size")
 MEASURED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "memory" / "h200.json").read_text()
 )["cases"]
@@ -186,3 +187,22 @@ def test_megatrons_gradients_leave_the_gpu_with_its_parameters(tmp_path: Path) -
     assert held(gone, "actor update", "gradients") == gradients
     away = predict(read_run(line, [f"{_MEGATRON}optimizer_offload=True"]), GPU, 0)
     assert held(away, "rollout", "optimizer") == 0 < held(away, "actor step", "optimizer")
+
+
+FUSED = {
+    ("M", 32, True): 27.6, ("M", 64, True): 31.0, ("M", 32, False): 62.7, ("M", 64, False): 100.8,
+    ("S", 32, True): 9.8, ("S", 64, True): 11.6, ("S", 64, False): 45.1, ("S", 128, False): 79.4,
+}  # fmt: skip
+"""GiB that torch allocated at most on an H200, by rows of a pass and whether activations are computed again:
+tests/bench/gpu/update.py, 2026-11-28, with parts of layers that are one kernel each."""
+
+
+@pytest.mark.parametrize(("size", "rows", "again"), FUSED)
+def test_fused_parts_keep_less(size: str, rows: int, again: bool) -> None:
+    shape = SIZES["1.5B" if size == "M" else "0.5B"]
+    values = [f"toy.model.{name}={shape[name]}" for name in (*WIDTHS, "num_hidden_layers", "num_attention_heads")]
+    values += [f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={rows}"]
+    values += [f"actor_rollout_ref.model.enable_gradient_checkpointing={again}"]
+    run = read_run("tests/bench/gpu/grpo-0.5b.yaml", values, framework="rltrain")
+    (update,) = (phase for phase in predict(run, GPU, 0).phases if phase.name == "actor update")
+    assert allocation(update) / GIB == pytest.approx(FUSED[size, rows, again], rel=0.025)

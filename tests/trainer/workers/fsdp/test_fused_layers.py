@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -85,7 +86,13 @@ def test_on_a_cpu_nothing_is_replaced() -> None:
 
 @pytest.fixture
 def kernels_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels are made on this machine as on a GPU, of what is on the CPU."""
+    """Functions are traced on this machine as for a GPU, forward and backward, and run without a compiler."""
+    traced = dict[Any, Any]()
+
+    def made(function: Any) -> Any:
+        return traced.setdefault(function, traced.get(function) or torch.compile(function, backend="aot_eager"))
+
+    monkeypatch.setattr(fused_layers, "made", made)
     monkeypatch.setattr(fused_layers, "can_compile", lambda: True)
 
     def on_gpu(_: torch.device) -> bool:
