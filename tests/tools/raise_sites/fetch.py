@@ -22,7 +22,7 @@ _LEFT = re.compile(
     r"|^ray/(?:thirdparty_files|_private/runtime_env/agent/thirdparty_files|rllib|tune/examples|serve/tests)/"
     r"|^torch/(?:include|onnx|ao|_inductor|jit|fx|package|distributions|_refs|_prims|_decomp|_numpy|export|_export|masked"
     r"|sparse|special|utils/(?:benchmark|tensorboard|hipify|bottleneck))/"
-    r"|^sglang/(?:multimodal_gen|kernels|jit_kernel)/|^vllm/vllm_flash_attn/"
+    r"|^huggingface_hub/cli/skills|^sglang/(?:multimodal_gen|kernels|jit_kernel)/|^vllm/vllm_flash_attn/"
     r"|^transformers/models/(?!(?:auto|llama|mistral|mixtral|qwen\w*|gemma\w*|deepseek\w*|gpt_oss|glm4\w*|phi3|internvl"
     r"|llava|mllama)/)"
 )

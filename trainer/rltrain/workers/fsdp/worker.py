@@ -225,8 +225,6 @@ class TrainWorker:
                 weights.copy(wanted.detach(), stale)
         self._reference_changed = True
 
-    # Capturing
-
     def begin_capture(self, elements: int | None, names: Collection[str]) -> dict[str, Piece]:
         """Watch the updates to come, and keep what they begin with: ELEMENTS numbers of each tensor; None: all.
 
@@ -235,8 +233,8 @@ class TrainWorker:
         Returns:
             what `weight_pieces` gives of NAMES.
         """
-        for name in self._learning():
-            self._models[name].watch = Capture(self._models[name], self._info.rank, elements)
+        for sharded in (self._models[name] for name in self._learning()):
+            sharded.watch = Capture(sharded, self._info.rank, elements)
         return self.weight_pieces(names)
 
     def end_capture(
